@@ -1,0 +1,1 @@
+"""What serves facegraph: the steps' functions, the model builder and the embedded Triton."""

@@ -1,0 +1,21 @@
+"""The numbers that the models, their configurations and the steps agree on."""
+
+from __future__ import annotations
+
+DETECTOR_SIZE_PX = 192
+"""Side of the detector's square input."""
+
+MESH_SIZE_PX = 192
+"""Side of the landmark network's square input."""
+
+KEYPOINTS = 6
+"""Key points of a detection: right eye, left eye, nose tip, mouth, right ear, left ear (the person's right and left)."""
+
+VERTICES = 468
+"""Vertices of the face mesh."""
+
+MAX_BATCH = 16
+"""Largest batch of both engines: at most 16 detector tiles and 16 faces a picture."""
+
+DEFAULT_TEXTURE_SIZE_PX = 1024
+TEXTURE_SIZE_RANGE_PX = (64, 4096)
