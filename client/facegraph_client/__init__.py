@@ -1,6 +1,8 @@
 """Talk to a Triton server that serves facegraph: photos in, 3D faces out."""
 
+from facegraph_client._async_client import AsyncFaceClient
 from facegraph_client._canonical import CanonicalFace, canonical_face
+from facegraph_client._client import FaceClient
 from facegraph_client._errors import (
     FaceGraphError,
     ImageError,
@@ -13,15 +15,23 @@ from facegraph_client._errors import (
     ServerUnavailableError,
     SetupError,
 )
+from facegraph_client._photo import Photo, load_upright_rgb
+from facegraph_client._preview import draw_landmarks, preview
 from facegraph_client._raster import Raster, rasterize
+from facegraph_client._results import Face, FaceLandmarks
 
 __all__ = [
+    "AsyncFaceClient",
     "CanonicalFace",
+    "Face",
+    "FaceClient",
     "FaceGraphError",
+    "FaceLandmarks",
     "ImageError",
     "InputError",
     "ModelUnavailableError",
     "OutputError",
+    "Photo",
     "Raster",
     "ServerError",
     "ServerOverloadedError",
@@ -29,5 +39,8 @@ __all__ = [
     "ServerUnavailableError",
     "SetupError",
     "canonical_face",
+    "draw_landmarks",
+    "load_upright_rgb",
+    "preview",
     "rasterize",
 ]

@@ -9,7 +9,7 @@ MESH_SIZE_PX = 192
 """Side of the landmark network's square input."""
 
 KEYPOINTS = 6
-"""Key points of a detection: right eye, left eye, nose tip, mouth, right ear, left ear (the person's right and left)."""
+"""Key points of a detection: the person's right eye, left eye, nose tip, mouth, right ear, left ear."""
 
 VERTICES = 468
 """Vertices of the face mesh."""

@@ -104,7 +104,9 @@ class TfliteTranslator:
             code = self._model.OperatorCodes(operator.OpcodeIndex()).BuiltinCode()
             name = _OPERATOR_NAMES.get(code, str(code))
             if name not in self._handlers:
-                raise ModelBuildError(f"the TFLite operator {name} has no ONNX translation here; known: {sorted(self._handlers)}")
+                raise ModelBuildError(
+                    f"the TFLite operator {name} has no ONNX translation here; known: {sorted(self._handlers)}"
+                )
             self._handlers[name](operator)
         outputs = [self._subgraph.Outputs(i) for i in range(self._subgraph.OutputsLength())]
         return [(self._names[o], self._shape(o)) for o in outputs]
@@ -198,7 +200,9 @@ class TfliteTranslator:
 
     def _pad(self, operator: Any) -> None:
         amounts = self._value(operator.Inputs(1))[list(_NHWC_TO_NCHW)]  # [4,2]
-        pads = self._graph.constant(f"{self._onnx_name(operator.Outputs(0))}/pads", amounts.T.reshape(-1).astype(np.int64))
+        pads = self._graph.constant(
+            f"{self._onnx_name(operator.Outputs(0))}/pads", amounts.T.reshape(-1).astype(np.int64)
+        )
         self._emit(operator, "Pad", [self._names[operator.Inputs(0)], pads])
 
     def _reshape(self, operator: Any) -> None:

@@ -1,0 +1,286 @@
+"""The ``facegraph`` command.
+
+Results go to stdout, messages and progress to stderr. Exit status: 0 all went well, 1 some photos failed, 2 nothing
+could be done (wrong usage, no server, no place to write), 130 and 143 stopped by Ctrl-C and SIGTERM.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from facegraph_client._errors import FaceGraphError
+from facegraph_client._protocol import DEFAULT_TEXTURE_SIZE_PX, DEFAULT_TIMEOUT_S, TEXTURE_SIZE_RANGE_PX
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
+
+    from facegraph_client._batch import BatchReport
+
+_OK, _SOME_FAILED, _NOTHING_DONE, _INTERRUPTED = 0, 1, 2, 130
+_PICTURE_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp")
+_PLAIN_WIDTH = 200  # of a table that goes to a file or a pipe
+
+_photos = click.argument("photos", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="PHOTO...")
+_server = click.option(
+    "--server",
+    metavar="ADDRESS",
+    envvar="FACEGRAPH_SERVER",
+    help="HOST:PORT (gRPC) or http://HOST:PORT of a running server; also from $FACEGRAPH_SERVER. Without it: the one at"
+    " 127.0.0.1:8001, or an embedded one that lives as long as the command.",
+)
+_search_tiles = click.option("--search-tiles", is_flag=True, help="Also find small faces, down to 3 % of the height.")
+_timeout = click.option(
+    "--timeout",
+    "timeout_s",
+    metavar="SECONDS",
+    default=DEFAULT_TIMEOUT_S,
+    show_default=True,
+    help="How long one photo may take.",
+)
+_overwrite = click.option("--overwrite", is_flag=True, help="Replace files that exist.")
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="facegraph", prog_name="facegraph")
+def cli() -> None:
+    """Turn the faces in photos into textured 3D meshes.
+
+    \b
+    Examples:
+      facegraph reconstruct photo.jpg --out faces/
+      facegraph reconstruct holiday/*.jpg --out faces/ --texture-size 2048
+      facegraph landmarks photo.jpg > landmarks.json
+      facegraph landmarks photo.jpg --picture mesh.png
+    """  # noqa: D301  (the backspace keeps click from wrapping)
+
+
+@cli.command()
+@_photos
+@click.option(
+    "--out",
+    "folder",
+    required=True,
+    metavar="FOLDER",
+    type=click.Path(path_type=Path),
+    help="Where the results go; created where needed.",
+)
+@_server
+@click.option(
+    "--texture-size",
+    "texture_size_px",
+    metavar="PIXELS",
+    type=click.IntRange(*TEXTURE_SIZE_RANGE_PX),
+    default=DEFAULT_TEXTURE_SIZE_PX,
+    show_default=True,
+    help="Side of the square texture.",
+)
+@_search_tiles
+@_overwrite
+@_timeout
+def reconstruct(
+    photos: tuple[Path, ...],
+    folder: Path,
+    server: str | None,
+    texture_size_px: int,
+    search_tiles: bool,
+    overwrite: bool,
+    timeout_s: float,
+) -> int:
+    """Write a textured 3D mesh of every face in the photos.
+
+    For each face: NAME-face1.glb, .obj with .mtl and .png, and .json (landmarks, box, score, pose, scale).
+    For each photo: NAME-preview.jpg.
+
+    \b
+    Examples:
+      facegraph reconstruct photo.jpg --out faces/
+      facegraph reconstruct a/*.jpg b/*.heic --out faces/ --server 10.0.0.7:8001
+    """  # noqa: D301  (the backspace keeps click from wrapping)
+    from facegraph_client._batch import Options, reconstruct_photos  # noqa: PLC0415  (--help must be quick)
+    from facegraph_client._files import prepare_folder  # noqa: PLC0415
+    from facegraph_client._server_choice import connect  # noqa: PLC0415
+
+    prepare_folder(folder)
+    options = Options(folder=folder, search_tiles=search_tiles, texture_size_px=texture_size_px, overwrite=overwrite)
+    with connect(server, timeout_s=timeout_s, tell=_tell) as client, _progress(len(photos)) as progress:
+        report = reconstruct_photos(client, photos, options, progress)
+    _print_summary(report, folder)
+    if report.fatal:
+        return _NOTHING_DONE
+    return _SOME_FAILED if report.failures else _OK
+
+
+@cli.command()
+@_photos
+@click.option(
+    "--picture",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Instead of JSON, write the photo with the mesh drawn on it (.png, .jpg or .webp); for one photo.",
+)
+@_server
+@_search_tiles
+@_overwrite
+@_timeout
+def landmarks(
+    photos: tuple[Path, ...],
+    picture: Path | None,
+    server: str | None,
+    search_tiles: bool,
+    overwrite: bool,
+    timeout_s: float,
+) -> int:
+    """Print the 468 landmarks of every face as JSON.
+
+    One list with an entry for each photo: {"source", "faces": [{"score", "box_xyxy", "landmarks_px"}]}, or "error"
+    instead of "faces". Coordinates are pixels of the upright photo.
+
+    \b
+    Examples:
+      facegraph landmarks photo.jpg > landmarks.json
+      facegraph landmarks photo.jpg --picture mesh.png
+    """  # noqa: D301  (the backspace keeps click from wrapping)
+    from facegraph_client._batch import naming, photo_document, shown  # noqa: PLC0415
+    from facegraph_client._files import refuse_existing  # noqa: PLC0415
+    from facegraph_client._server_choice import connect  # noqa: PLC0415
+
+    if picture is not None:
+        if len(photos) > 1:
+            raise click.UsageError("--picture takes one photo; call the command once for each")
+        if picture.suffix.lower() not in _PICTURE_SUFFIXES:
+            raise click.UsageError(f"--picture must end in one of {', '.join(_PICTURE_SUFFIXES)}")
+        refuse_existing([picture], overwrite=overwrite)
+    documents: list[dict[str, Any]] = []
+    with connect(server, timeout_s=timeout_s, tell=_tell) as client:
+        for photo in photos:
+            try:
+                faces = client.landmarks(photo, search_tiles=search_tiles)
+                if picture is not None:
+                    _write_picture(photo, faces, picture, overwrite)
+            except FaceGraphError as error:
+                _tell(f"error: {naming(photo, error)}")
+                documents.append({"source": shown(photo), "error": str(error)})
+            else:
+                documents.append(photo_document(photo, faces))
+    if picture is None:
+        click.echo(json.dumps(documents))
+    return _SOME_FAILED if any("error" in document for document in documents) else _OK
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit status."""
+    for name in ("SIGTERM", "SIGHUP"):  # unwind like Ctrl-C, so that an embedded server is stopped
+        if hasattr(signal, name):
+            signal.signal(getattr(signal, name), _terminate)
+    try:
+        status: int | None = cli.main(arguments, prog_name="facegraph", standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        _tell("Stopped.")
+        return _INTERRUPTED
+    except FaceGraphError as error:
+        _tell(f"error: {error}")
+        return _NOTHING_DONE
+    except BrokenPipeError:  # the reader of stdout, such as head, has had enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _SOME_FAILED
+    return status or _OK
+
+
+def _terminate(number: int, _frame: FrameType | None) -> None:
+    raise SystemExit(128 + number)
+
+
+def _tell(message: str) -> None:
+    click.echo(message, err=True)
+
+
+def _write_picture(photo: Path, faces: Sequence[Any], picture: Path, overwrite: bool) -> None:
+    from facegraph_client._batch import encoded_picture, shown  # noqa: PLC0415
+    from facegraph_client._files import write_files  # noqa: PLC0415
+    from facegraph_client._photo import load_upright_rgb  # noqa: PLC0415
+    from facegraph_client._preview import draw_landmarks  # noqa: PLC0415
+
+    image = draw_landmarks(load_upright_rgb(photo), faces)
+    write_files({picture: encoded_picture(image, picture.suffix.lower())}, overwrite=overwrite)
+    _tell(f"{shown(photo)}: {_faces_text(len(faces))}, drawn in {shown(picture)}")
+
+
+class _Listener:
+    """Writes messages above the progress bar, or plainly where there is none."""
+
+    def __init__(self, progress: Progress, task: TaskID) -> None:
+        self._progress, self._task = progress, task
+
+    def warn(self, message: str) -> None:
+        self._say(f"warning: {message}", "yellow")
+
+    def fail(self, message: str) -> None:
+        self._say(f"error: {message}", "red")
+
+    def advance(self) -> None:
+        self._progress.advance(self._task)
+
+    def _say(self, message: str, style: str) -> None:
+        from rich.text import Text  # noqa: PLC0415
+
+        self._progress.console.print(Text(message, style), soft_wrap=True)
+
+
+@contextlib.contextmanager
+def _progress(photos: int) -> Iterator[_Listener]:
+    from rich.console import Console  # noqa: PLC0415
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn  # noqa: PLC0415
+
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        yield _Listener(progress, progress.add_task("photos", total=photos))
+
+
+def _print_summary(report: BatchReport, folder: Path) -> None:
+    from rich import box  # noqa: PLC0415
+    from rich.console import Console  # noqa: PLC0415
+    from rich.table import Table  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
+    from facegraph_client._batch import shown  # noqa: PLC0415
+
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=_PLAIN_WIDTH)
+    frame = box.SIMPLE_HEAD if console.is_terminal else None
+    photos = Table("photo", box=frame)
+    photos.add_column("faces", justify="right")
+    photos.add_column("ms", justify="right")
+    for photo in report.photos:
+        faces = Text("failed", "red") if photo.faces is None else Text(str(photo.faces))
+        photos.add_row(Text(shown(photo.photo), overflow="fold"), faces, f"{photo.total_ms:.0f}")
+    stages = Table("stage", box=frame)
+    stages.add_column("ms", justify="right")
+    stages.add_column("ms/photo", justify="right")
+    for stage, ms in report.stages_ms.items():
+        stages.add_row(Text(stage), f"{ms:.1f}", f"{ms / len(report.photos):.1f}")
+    console.print(photos)
+    console.print()
+    console.print(stages)
+    console.print()
+    faces_found = sum(photo.faces or 0 for photo in report.photos)
+    failed = f", {report.failures} of {len(report.photos)} photos failed" if report.failures else ""
+    console.print(Text(f"{_faces_text(faces_found)} in {shown(folder)}{failed}"), soft_wrap=True)
+
+
+def _faces_text(faces: int) -> str:
+    return f"{faces} face" if faces == 1 else f"{faces} faces"
