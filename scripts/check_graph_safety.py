@@ -32,7 +32,7 @@ def main(models: tuple[Path, ...]) -> None:
     "blocks" rules capture out; "caution" depends on how the engine is built or on the TensorRT version.
     """
     try:
-        from facegraph_server.graph_safety import check_onnx  # noqa: PLC0415 - an extra
+        from facegraph_server.graph_safety import check_onnx
     except ModuleNotFoundError as error:
         click.echo(f"{error}; install what reads the models: pip install -e '.[server]'", err=True)
         sys.exit(2)

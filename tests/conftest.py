@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import matplotlib.cbook
 import numpy as np
 import pytest
 import skimage.data
+from facegraph_client import FaceClient
+from facegraph_server.embedded import EmbeddedServer
 from numpy.typing import NDArray
 from PIL import Image
 
@@ -36,3 +39,16 @@ def hopper_rgb() -> NDArray[np.uint8]:
 def sample_photo() -> Path:
     """The photo of `make demo`."""
     return REPOSITORY / "samples" / "astronaut.jpg"
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[EmbeddedServer]:
+    with EmbeddedServer(profile="cpu") as running:
+        yield running
+
+
+@pytest.fixture(scope="session", params=["grpc", "http"])
+def client(request: pytest.FixtureRequest, server: EmbeddedServer) -> Iterator[FaceClient]:
+    url = server.grpc_address if request.param == "grpc" else f"http://{server.http_address}"
+    with FaceClient(url) as connected:
+        yield connected

@@ -79,7 +79,9 @@ def _move(source: Path, target: Path, *, overwrite: bool) -> None:
 
 
 def _exists_error(path: Path) -> OutputError:
-    return OutputError(f"{path} exists already: choose another name or folder, or allow it to be overwritten")
+    return OutputError(
+        f"{path} exists already: choose another name or folder, or allow it: --overwrite, overwrite=True"
+    )
 
 
 def _output_error(path: Path, error: OSError) -> OutputError:

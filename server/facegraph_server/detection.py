@@ -15,6 +15,9 @@ from facegraph_server.contract import DETECTOR_SIZE_PX
 SCORE_THRESHOLD = 0.25
 """Least detector score. Low on purpose: the landmark network's presence score removes the false alarms."""
 
+WEAK_DETECTION = 0.65
+"""Score below which a detection counts only if the landmark network is sure of the face."""
+
 _MERGE_IOU = 0.3
 _PIXEL = 1.0
 _TILE_MARGIN = 0.02
@@ -61,6 +64,8 @@ def merge_candidates(
     kept = (view == 0) | _seen_whole(points[:, :2], views[view], image_wh)
     view, points, score = view[kept], points[kept], scores[view[kept], row[kept]]
     points = points * (views[view, 2] / DETECTOR_SIZE_PX)[:, None, None] + views[view, None, :2]
+    on_picture = ((points[:, :2].mean(1) >= 0) & (points[:, :2].mean(1) < image_wh)).all(1)
+    points, score = points[on_picture], score[on_picture]
     points -= 0.5  # the network counts from the corner of the first pixel, the picture's coordinates from its centre
 
     merged, merged_score = [], []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import subprocess
 import sys
@@ -26,6 +27,7 @@ START_TIMEOUT_S = 120.0
 _POLL_S = 0.1
 _LOG_LINES = 20
 _LOG_COLUMNS = 300
+_LOG_ERROR = re.compile(r"E\d{4} |\S+tritonserver: ")  # glog's error level with month and day, or a refused option
 _SHM_BYTES = 64 << 20
 _SHM_GROWTH_BYTES = 16 << 20
 
@@ -77,6 +79,7 @@ class EmbeddedServer:
         self.http_address = self.grpc_address = self.metrics_address = ""
         self.log_path = Path()
         self._log: BinaryIO | None = None
+        self._log_text = ""
 
     def __enter__(self) -> EmbeddedServer:
         """Start the server and return when it is ready."""
@@ -123,6 +126,10 @@ class EmbeddedServer:
         finally:
             process.kill()
             process.wait()
+            if self._log is not None:
+                self.log()  # keeps the text
+                self._log.close()
+                self._log = None
 
     def wait(self) -> int:
         """Block until the server ends by itself; return its exit status."""
@@ -130,11 +137,11 @@ class EmbeddedServer:
 
     def log(self, lines: int = _LOG_LINES) -> str:
         """Return the errors in Triton's log, or its last lines; also after the server has ended."""
-        if self._log is None:
-            return ""
-        self._log.seek(0)
-        text = self._log.read().decode(errors="replace").splitlines()
-        errors = [line[:_LOG_COLUMNS] for line in text if line.startswith("E1") or "option" in line.split(": ")[:2][-1]]
+        if self._log is not None:
+            self._log.seek(0)
+            self._log_text = self._log.read().decode(errors="replace")
+        text = self._log_text.splitlines()
+        errors = [line[:_LOG_COLUMNS] for line in text if _LOG_ERROR.match(line)]
         return "\n".join(errors[:lines] or text[-lines:])
 
     def _check_models(self) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from facegraph_server.contract import MAX_BATCH, MESH_SIZE_PX, VERTICES
-from facegraph_server.detection import Detections, box_iou
+from facegraph_server.detection import WEAK_DETECTION, Detections, box_iou
 
 # MediaPipe's face_landmark graphs enlarge the detection's box, and the landmarks' box of the frame before, by 1.5.
 # This detector draws large faces a little tighter than the one of those graphs: the factor was chosen so that the
@@ -50,7 +50,7 @@ def crop_faces(image_rgb: NDArray[np.uint8], found: Detections, prior_px: NDArra
 
     Args:
         image_rgb: UINT8 [H,W,3].
-        found: this picture's detections; the 16 largest are kept.
+        found: this picture's detections; of more than 16 faces the largest are kept, weak detections last.
         prior_px: FP32 [n,V,3] landmarks of the frame before; an all-zero row is no face.
 
     """
@@ -67,8 +67,8 @@ def crop_faces(image_rgb: NDArray[np.uint8], found: Detections, prior_px: NDArra
         blank = np.zeros((1, MESH_SIZE_PX, MESH_SIZE_PX, 3), np.uint8)
         return Crops(blank, np.zeros((1, 4), np.float32), np.full(1, -1, np.int32), np.zeros(1, np.float32), 0)
     if len(roi) > MAX_BATCH:
-        largest = np.sort(np.argsort(-roi[:, 2], kind="stable")[:MAX_BATCH])
-        roi, prior_index, detection = roi[largest], prior_index[largest], detection[largest]
+        best = np.sort(np.lexsort((-roi[:, 2], detection < WEAK_DETECTION))[:MAX_BATCH])
+        roi, prior_index, detection = roi[best], prior_index[best], detection[best]
     return Crops(np.stack([_crop(image_rgb, r) for r in roi]), roi, prior_index, detection, len(roi))
 
 

@@ -11,15 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from facegraph_server.contract import VERTICES
-from facegraph_server.detection import box_containment
+from facegraph_server.detection import WEAK_DETECTION, box_containment
 from facegraph_server.face_crop import landmarks_in_picture
 from facegraph_server.smoothing import smooth_landmarks
 
 PRESENCE_THRESHOLD = 0.5
 """Least probability that a crop holds a face, as in MediaPipe."""
 
-# A weak detection must be a sure face: small true faces have a presence of 0.99 and more, false alarms up to 0.95.
-_WEAK_DETECTION = 0.65
+# Small true faces have a presence of 0.99 and more, false alarms of the detector up to 0.95.
 _WEAK_DETECTION_PRESENCE_THRESHOLD = 0.97
 
 _DUPLICATE_CONTAINMENT = 0.6
@@ -61,7 +60,7 @@ def collect_faces(
         prior_px: FP32 [m,468,3] landmarks of the frame before.
 
     """
-    threshold = np.where(detection < _WEAK_DETECTION, _WEAK_DETECTION_PRESENCE_THRESHOLD, PRESENCE_THRESHOLD)
+    threshold = np.where(detection < WEAK_DETECTION, _WEAK_DETECTION_PRESENCE_THRESHOLD, PRESENCE_THRESHOLD)
     present = np.flatnonzero((presence >= threshold)[:face_count])
     landmarks = landmarks_in_picture(crop_landmarks[present], roi[present])
     score, prior_index = presence[present], prior_index[present]

@@ -1,8 +1,9 @@
 """Steady landmarks over time from nothing but the frame before: the server keeps no state.
 
 A One Euro filter (Casiez, Roussel, Vogel: "1 Euro Filter", CHI 2012) without lag on head motion: the motion from
-the frame before is split into its similarity part (the head moves, turns, comes nearer), which 468 points determine far
-more exactly than one point's noise, and each point's own rest. Both parts have their own cutoff, which rises with speed.
+the frame before is split into its similarity part (the head moves, turns, comes nearer), which 468 points determine
+far more exactly than one point's noise, and each point's own rest. Both parts have their own cutoff, which rises with
+speed.
 """
 
 from __future__ import annotations

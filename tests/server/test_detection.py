@@ -73,3 +73,8 @@ def test_box_iou() -> None:
 def test_box_containment() -> None:
     others = np.array([[0, 0, 2, 2], [1, 0, 3, 2], [0, 0, 8, 8], [5, 5, 6, 6]], np.float32)
     assert box_containment(others[0], others) == pytest.approx([1, 0.5, 1, 0])
+
+
+def test_what_is_seen_in_the_black_border_is_no_face() -> None:
+    found = merge_candidates(*candidates((0, (10, 10, 50, 50), 0.9)), np.array([(0, -96, 384)], np.float32), (384, 192))
+    assert len(found.score) == 0

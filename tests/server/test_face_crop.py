@@ -64,6 +64,15 @@ def test_of_many_faces_the_largest_are_kept() -> None:
     assert crops.roi[:, 2].min() == pytest.approx(23 * 1.65)
 
 
+def test_weak_detections_do_not_displace_faces() -> None:
+    sure = detections(*((30, 30, 20.0 + i) for i in range(MAX_BATCH)))
+    weak = detections((30, 30, 200.0))
+    found = Detections(*(np.concatenate(pair) for pair in zip(weak, sure, strict=True)))
+    found.score[0] = 0.3
+    crops = crop_faces(np.zeros((64, 64, 3), np.uint8), found)
+    assert crops.detection.min() == 1
+
+
 def test_known_faces_come_first_and_are_not_found_twice() -> None:
     rng = np.random.default_rng(0)
     face = np.zeros((VERTICES, 3), np.float32)

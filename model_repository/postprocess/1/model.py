@@ -1,4 +1,4 @@
-"""Crop landmarks in, faces of the picture out. Python, outside the graph: the number of faces depends on the picture."""
+"""Crop landmarks in, faces of the picture out. Python, outside the graph: their number depends on the picture."""
 
 from typing import Any
 
