@@ -10,6 +10,7 @@ import pytest
 from facegraph_client import canonical_face, rasterize
 from facegraph_server.reconstruction import reconstruct_faces
 from numpy.typing import NDArray
+
 from tests.server.pipeline import find_faces
 
 SHARED = Path(__file__).parents[3] / "shared" / "images"
@@ -23,11 +24,11 @@ def round_trip_psnr(image_rgb: NDArray[np.uint8]) -> tuple[float, float]:
     face = canonical_face()
     raster = rasterize(landmarks[0], face.triangles, (image_rgb.shape[1], image_rgb.shape[0]))
     seen = raster.triangle >= 0
-    uv = (face.uv[face.triangles[raster.triangle[seen]]] * raster.barycentric[seen][..., None]).sum(1)
+    uv = (face.uv[face.triangles[raster.triangle]] * raster.barycentric[..., None]).sum(-2)
     size = faces.texture_rgb.shape[1]
-    at = (uv * (size, -size) + (-0.5, size - 0.5)).astype(np.float32).reshape(-1, 1, 2)
-    rendered = cv2.remap(faces.texture_rgb[0], at, None, cv2.INTER_LINEAR).reshape(-1, 3).astype(float)
-    covered = cv2.remap(faces.coverage[0], at, None, cv2.INTER_LINEAR).ravel() >= WELL_COVERED
+    at = (uv * (size, -size) + (-0.5, size - 0.5)).astype(np.float32)
+    rendered = cv2.remap(faces.texture_rgb[0], at, None, cv2.INTER_LINEAR)[seen].astype(float)
+    covered = cv2.remap(faces.coverage[0], at, None, cv2.INTER_LINEAR)[seen] >= WELL_COVERED
     error = (rendered - image_rgb[seen])[covered]
     return float(10 * np.log10(255**2 / np.mean(error**2))), float(covered.mean())
 
