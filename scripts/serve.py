@@ -34,7 +34,7 @@ def main(
     profile: str | None, http_port: int, grpc_port: int, metrics_port: int, address: str, start_timeout: float
 ) -> None:
     """Serve the models until Ctrl-C."""
-    console = Console(stderr=True, highlight=False)
+    console = Console(stderr=True, highlight=False, soft_wrap=True)
     signal.signal(signal.SIGTERM, _interrupt)
     starting = console.status("starting Triton")
     try:
@@ -50,8 +50,7 @@ def main(
             starting.stop()
             console.print(
                 f"ready: profile {server.profile}, gRPC {server.grpc_address}, HTTP {server.http_address}, "
-                f"metrics {server.metrics_address}/metrics\nlog: {server.log_path}\nCtrl-C stops it",
-                soft_wrap=True,
+                f"metrics {server.metrics_address}/metrics\nlog: {server.log_path}\nCtrl-C stops it"
             )
             status = server.wait()
             log = server.log()

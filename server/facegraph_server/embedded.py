@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import socket
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from urllib.error import URLError
 from urllib.request import urlopen
 
 from facegraph_server import supervisor
+from facegraph_server.engine_store import require_engine
 from facegraph_server.errors import ServerStartError
 from facegraph_server.paths import MODEL_REPOSITORY, NETWORKS, onnx_path
 from facegraph_server.profiles import check_profile, default_profile, verify_profile
@@ -51,6 +53,7 @@ class EmbeddedServer:
 
     Raises:
         ServerStartError: on entering, when the server does not become ready; the message ends with its log.
+        ModelBuildError: on entering, when the profile's engines are missing, stale, or of another GPU.
 
     """
 
@@ -84,10 +87,22 @@ class EmbeddedServer:
     def __enter__(self) -> EmbeddedServer:
         """Start the server and return when it is ready."""
         self._check_models()
+        self._choose_addresses()
         folder = Path(tempfile.mkdtemp(prefix="facegraph-triton-"))
+        try:
+            self._start(folder)
+            self._wait_until_ready()
+            verify_profile(self.http_address, self._model_repository, self.profile)
+        except BaseException:
+            self.stop()
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+        return self
+
+    def _start(self, folder: Path) -> None:
+        """Start the supervisor, and so the server, with what it needs in ``folder``."""
         self.log_path = self._log_file or folder / "triton.log"
         shm_prefix = f"facegraph-{uuid.uuid4().hex[:12]}-"
-        self._choose_addresses()
         command = [sys.executable, "-E", "-s", supervisor.__file__, shm_prefix, str(folder), "--"]
         command += self._command(folder, shm_prefix)
         with self.log_path.open("wb") as log:
@@ -100,13 +115,6 @@ class EmbeddedServer:
                 start_new_session=True,
             )
         self._log = self.log_path.open("rb")  # stays readable when the supervisor has removed the folder
-        try:
-            self._wait_until_ready()
-            verify_profile(self.http_address, self._model_repository, self.profile)
-        except BaseException:
-            self.stop()
-            raise
-        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -123,9 +131,10 @@ class EmbeddedServer:
             process.stdin.close()
         try:
             process.wait(supervisor.GRACE_S + 5)
-        finally:
+        except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+        finally:  # an impatient second Ctrl-C ends the waiting only: the supervisor finishes its work alone
             if self._log is not None:
                 self.log()  # keeps the text
                 self._log.close()
@@ -145,9 +154,18 @@ class EmbeddedServer:
         return "\n".join(errors[:lines] or text[-lines:])
 
     def _check_models(self) -> None:
-        missing = [path for name in NETWORKS if not (path := onnx_path(name, self._model_repository)).is_file()]
-        if missing and self.profile == "cpu":
-            raise ServerStartError(f"{missing[0]} is missing; build the models first: python scripts/build_models.py")
+        """Refuse to start without what the profile's networks run on: Triton would say it less clearly, and later."""
+        if self.profile in ("tensorrt", "nograph"):
+            if not self._installation.has_tensorrt:
+                raise ServerStartError(
+                    f"the profile {self.profile} needs Triton's TensorRT backend, which this Triton does not have: use "
+                    "NVIDIA's Triton container, or --profile cpu"
+                )
+            for name in NETWORKS:
+                require_engine(name, model_repository=self._model_repository)
+        for name in NETWORKS:
+            if not (path := onnx_path(name, self._model_repository)).is_file():
+                raise ServerStartError(f"{path} is missing; build the models first: python scripts/build_models.py")
 
     def _choose_addresses(self) -> None:
         with _FreePorts(self._address) as free:

@@ -18,6 +18,7 @@ from facegraph_server.embedded import EmbeddedServer
 from facegraph_server.errors import ServerStartError
 from facegraph_server.paths import MODEL_REPOSITORY
 from facegraph_server.profiles import verify_profile
+from facegraph_server.triton_install import find_triton
 
 OWNER = """
 import sys, time
@@ -92,13 +93,23 @@ def test_an_unknown_profile_is_refused() -> None:
         EmbeddedServer(profile="cpuu")
 
 
+@pytest.mark.parametrize("profile", ["tensorrt", "nograph"])
+def test_a_profile_that_this_triton_cannot_run_says_what_it_needs(profile: str) -> None:
+    if find_triton().has_tensorrt:
+        pytest.skip("this Triton has the TensorRT backend")
+    with pytest.raises(ServerStartError, match=r"TensorRT backend.*--profile cpu"), EmbeddedServer(profile=profile):
+        pass
+
+
 def test_a_port_in_use_is_named() -> None:
+    before = everything()
     with socket.socket() as holder:
         holder.bind(("127.0.0.1", 0))
         holder.listen()
         port = holder.getsockname()[1]
         with pytest.raises(ServerStartError, match=f"port {port} "), EmbeddedServer(profile="cpu", http_port=port):
             pass
+    assert everything() == before
 
 
 def repository_copy(tmp_path: Path) -> Path:
