@@ -18,10 +18,10 @@ SCORE_THRESHOLD = 0.25
 WEAK_DETECTION = 0.65
 """Score below which a detection counts only if the landmark network is sure of the face."""
 
-_MERGE_IOU = 0.3
-_PIXEL = 1.0
-_TILE_MARGIN = 0.02
-_TILE_LARGEST_FACE = 0.6
+MERGE_IOU = 0.3
+CUT_MARGIN_PX = 1.0
+TILE_MARGIN = 0.02
+TILE_LARGEST_FACE = 0.6
 
 
 class Detections(NamedTuple):
@@ -71,7 +71,7 @@ def merge_candidates(
     merged, merged_score = [], []
     while len(score):
         best = int(score.argmax())
-        overlaps = box_iou(points[best, :2].reshape(4), points[:, :2].reshape(-1, 4)) > _MERGE_IOU
+        overlaps = box_iou(points[best, :2].reshape(4), points[:, :2].reshape(-1, 4)) > MERGE_IOU
         overlaps[best] = True  # also for a box without area
         weight = score[overlaps] / score[overlaps].sum()
         merged.append((points[overlaps] * weight[:, None, None]).sum(0))
@@ -89,9 +89,9 @@ def _seen_whole(
     The others belong to a neighbouring tile, since tiles overlap by more than a small face, or to the whole picture.
     """
     low, high = views[:, :2], views[:, :2] + views[:, 2:]
-    cut_low = (low > _PIXEL) & (corners[:, 0] < _TILE_MARGIN * DETECTOR_SIZE_PX)
-    cut_high = (high < np.array(image_wh) - _PIXEL) & (corners[:, 1] > (1 - _TILE_MARGIN) * DETECTOR_SIZE_PX)
-    small = corners[:, 1] - corners[:, 0] <= _TILE_LARGEST_FACE * DETECTOR_SIZE_PX
+    cut_low = (low > CUT_MARGIN_PX) & (corners[:, 0] < TILE_MARGIN * DETECTOR_SIZE_PX)
+    cut_high = (high < np.array(image_wh) - CUT_MARGIN_PX) & (corners[:, 1] > (1 - TILE_MARGIN) * DETECTOR_SIZE_PX)
+    small = corners[:, 1] - corners[:, 0] <= TILE_LARGEST_FACE * DETECTOR_SIZE_PX
     return np.asarray((small & ~cut_low & ~cut_high).all(1))
 
 

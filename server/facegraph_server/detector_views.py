@@ -25,7 +25,7 @@ _FINE_OVERLAP = 0.1
 """Least overlap of neighbouring tiles, as a part of the short side: more than the largest face left to the tiles."""
 
 
-_LAST_REDUCTION = 1.7
+LAST_REDUCTION = 1.7
 """Pixels are averaged first where bilinear scaling would shrink by more than about twice this factor."""
 
 
@@ -107,7 +107,7 @@ def render_views(image_rgb: NDArray[np.uint8], views: list[View]) -> NDArray[np.
 def _scale(piece_rgb: NDArray[np.uint8], size_wh: tuple[int, int]) -> NDArray[np.uint8]:
     """Scale a piece of the picture. The last step is bilinear: it keeps small faces crisper than averaging would."""
     height, width = piece_rgb.shape[:2]
-    if (factor := int(min(width / size_wh[0], height / size_wh[1]) / _LAST_REDUCTION)) > 1:
+    if (factor := int(min(width / size_wh[0], height / size_wh[1]) / LAST_REDUCTION)) > 1:
         # Whole blocks only: averaging by a whole number is several times faster than by a fraction.
         whole = piece_rgb[: height // factor * factor, : width // factor * factor]
         blocks = (width // factor, height // factor)

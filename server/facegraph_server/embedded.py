@@ -20,7 +20,7 @@ from facegraph_server import supervisor
 from facegraph_server.engine_store import require_engine
 from facegraph_server.errors import ServerStartError
 from facegraph_server.paths import MODEL_REPOSITORY, NETWORKS, onnx_path
-from facegraph_server.profiles import check_profile, default_profile, verify_profile
+from facegraph_server.profiles import check_profile, default_profile, loaded_models, verify_profile
 from facegraph_server.triton_install import find_triton
 
 START_TIMEOUT_S = 120.0
@@ -199,6 +199,9 @@ class EmbeddedServer:
             "shm-growth-byte-size": _SHM_GROWTH_BYTES,
         }
         command += [f"--backend-config=python,{name}={value}" for name, value in python_backend.items()]
+        if self.profile == "fused":
+            models = loaded_models(self._model_repository, self.profile)
+            command += ["--model-control-mode=explicit", *(f"--load-model={name}" for name in models)]
         return [*command, "--disable-auto-complete-config", *self._arguments]
 
     @property

@@ -17,13 +17,13 @@ from facegraph_server.detection import WEAK_DETECTION, Detections, box_iou
 # MediaPipe's face_landmark graphs enlarge the detection's box, and the landmarks' box of the frame before, by 1.5.
 # This detector draws large faces a little tighter than the one of those graphs: the factor was chosen so that the
 # landmarks agree best with MediaPipe's own (see docs/detector.md).
-_DETECTION_SCALE = 1.5 * 1.1
-_LANDMARKS_SCALE = 1.5
+DETECTION_SCALE = 1.5 * 1.1
+LANDMARKS_SCALE = 1.5
 
-_RIGHT_EYE, _LEFT_EYE = 0, 1  # key points of a detection
-_RIGHT_EYE_CORNER, _LEFT_EYE_CORNER = 33, 263  # vertices of the mesh
-_TRACKED_IOU = 0.3
-_ALIASING_FACTOR = 2.0
+RIGHT_EYE, LEFT_EYE = 0, 1  # key points of a detection
+RIGHT_EYE_CORNER, LEFT_EYE_CORNER = 33, 263  # vertices of the mesh
+TRACKED_IOU = 0.3
+ALIASING_FACTOR = 2.0
 
 
 class Crops(NamedTuple):
@@ -74,20 +74,20 @@ def crop_faces(image_rgb: NDArray[np.uint8], found: Detections, prior_px: NDArra
 
 def roi_from_detections(found: Detections) -> NDArray[np.float32]:
     """Return the regions [n,4] of detections: the box made square and enlarged, turned so that the eyes are level."""
-    eyes = found.keypoints[:, _LEFT_EYE] - found.keypoints[:, _RIGHT_EYE]
+    eyes = found.keypoints[:, LEFT_EYE] - found.keypoints[:, RIGHT_EYE]
     corners = found.box_xyxy.reshape(-1, 2, 2)
-    side = (corners[:, 1] - corners[:, 0]).max(1) * _DETECTION_SCALE
+    side = (corners[:, 1] - corners[:, 0]).max(1) * DETECTION_SCALE
     return np.column_stack([corners.mean(1), side, np.arctan2(eyes[:, 1], eyes[:, 0])]).astype(np.float32)
 
 
 def roi_from_landmarks(landmarks_px: NDArray[np.float32]) -> NDArray[np.float32]:
     """Return the regions [n,4] around landmarks [n,V,3]: their upright bounding square, enlarged."""
-    eyes = landmarks_px[:, _LEFT_EYE_CORNER, :2] - landmarks_px[:, _RIGHT_EYE_CORNER, :2]
+    eyes = landmarks_px[:, LEFT_EYE_CORNER, :2] - landmarks_px[:, RIGHT_EYE_CORNER, :2]
     angle = np.arctan2(eyes[:, 1], eyes[:, 0])
     turned = landmarks_px[..., :2] @ rotation(angle)  # row vectors: this turns back by the angle
     low, high = turned.min(1), turned.max(1)
     centre = np.einsum("nij,nj->ni", rotation(angle), (low + high) / 2)
-    return np.column_stack([centre, (high - low).max(1) * _LANDMARKS_SCALE, angle]).astype(np.float32)
+    return np.column_stack([centre, (high - low).max(1) * LANDMARKS_SCALE, angle]).astype(np.float32)
 
 
 def landmarks_in_picture(crop_landmarks: NDArray[np.float32], roi: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -107,13 +107,13 @@ def rotation(angle: NDArray[np.floating[Any]]) -> NDArray[np.float32]:
 
 def _is_tracked(box_xyxy: NDArray[np.float32], prior_px: NDArray[np.float32]) -> bool:
     boxes = np.concatenate([prior_px[..., :2].min(1), prior_px[..., :2].max(1)], axis=1)
-    return bool((box_iou(box_xyxy, boxes) > _TRACKED_IOU).any())
+    return bool((box_iou(box_xyxy, boxes) > TRACKED_IOU).any())
 
 
 def _crop(image_rgb: NDArray[np.uint8], roi: NDArray[np.float32]) -> NDArray[np.uint8]:
     """Cut one upright 192x192 crop out of the picture; beyond its border the edge pixels go on, as in MediaPipe."""
     centre, side, angle = roi[:2].astype(np.float64), float(roi[2]), roi[3:4]
-    if side > _ALIASING_FACTOR * MESH_SIZE_PX:
+    if side > ALIASING_FACTOR * MESH_SIZE_PX:
         image_rgb, centre, side = _shrink_around(image_rgb, centre, side)
     to_crop = rotation(angle)[0].T.astype(np.float64) * (MESH_SIZE_PX / max(side, 1.0))
     matrix = np.column_stack([to_crop, MESH_SIZE_PX / 2 - to_crop @ centre])
@@ -131,7 +131,7 @@ def _shrink_around(
     reach = side * 0.75  # a square turned by 45 degrees reaches 0.71 of its side from the centre
     x0, y0 = (int(v) for v in np.clip(np.floor(centre - reach), 0, (width - 2, height - 2)))
     x1, y1 = (int(v) for v in np.clip(np.ceil(centre + reach), (x0 + 2, y0 + 2), (width, height)))
-    factor = side / (_ALIASING_FACTOR * MESH_SIZE_PX)
+    factor = side / (ALIASING_FACTOR * MESH_SIZE_PX)
     size = (max(round((x1 - x0) / factor), 1), max(round((y1 - y0) / factor), 1))
     small = np.asarray(cv2.resize(image_rgb[y0:y1, x0:x1], size, interpolation=cv2.INTER_AREA), np.uint8)
     factor_xy = np.array([(x1 - x0) / size[0], (y1 - y0) / size[1]])

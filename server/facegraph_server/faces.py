@@ -19,9 +19,9 @@ PRESENCE_THRESHOLD = 0.5
 """Least probability that a crop holds a face, as in MediaPipe."""
 
 # Small true faces have a presence of 0.99 and more, false alarms of the detector up to 0.95.
-_WEAK_DETECTION_PRESENCE_THRESHOLD = 0.97
+WEAK_DETECTION_PRESENCE_THRESHOLD = 0.97
 
-_DUPLICATE_CONTAINMENT = 0.6
+DUPLICATE_CONTAINMENT = 0.6
 
 
 class Faces(NamedTuple):
@@ -60,7 +60,7 @@ def collect_faces(
         prior_px: FP32 [m,468,3] landmarks of the frame before.
 
     """
-    threshold = np.where(detection < WEAK_DETECTION, _WEAK_DETECTION_PRESENCE_THRESHOLD, PRESENCE_THRESHOLD)
+    threshold = np.where(detection < WEAK_DETECTION, WEAK_DETECTION_PRESENCE_THRESHOLD, PRESENCE_THRESHOLD)
     present = np.flatnonzero((presence >= threshold)[:face_count])
     landmarks = landmarks_in_picture(crop_landmarks[present], roi[present])
     score, prior_index = presence[present], prior_index[present]
@@ -71,7 +71,7 @@ def collect_faces(
     order = np.lexsort((np.where(is_new, -area, prior_index), is_new))
     kept: list[int] = []
     for i in order:
-        if not kept or box_containment(box[i], box[kept]).max() < _DUPLICATE_CONTAINMENT:
+        if not kept or box_containment(box[i], box[kept]).max() < DUPLICATE_CONTAINMENT:
             kept.append(int(i))
     landmarks, box, score, prior_index = landmarks[kept], box[kept], score[kept], prior_index[kept]
 

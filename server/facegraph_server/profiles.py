@@ -42,6 +42,17 @@ def config_file(model_folder: Path, profile: str) -> Path:
     return own if own.is_file() else model_folder / "config.pbtxt"
 
 
+def loaded_models(model_repository: Path, profile: str) -> list[str]:
+    """Return the models that a server of this profile loads: all, or in ``fused`` those that have it.
+
+    The other models are steps that the fused ones replace; their default configuration needs TensorRT.
+    """
+    folders = sorted(path for path in model_repository.iterdir() if (path / "config.pbtxt").is_file())
+    if profile == "fused":
+        folders = [path for path in folders if config_file(path, profile).name == f"{profile}.pbtxt"]
+    return [path.name for path in folders]
+
+
 def read_config(path: Path) -> Any:
     """Parse a ``config.pbtxt`` with Triton's own message type."""
     return text_format.Parse(path.read_text(), model_config_pb2.ModelConfig())
@@ -54,7 +65,7 @@ def verify_profile(http_address: str, model_repository: Path, profile: str) -> N
         ServerStartError: a model runs with another backend, or with other CUDA-graph settings.
 
     """
-    for folder in sorted(path for path in model_repository.iterdir() if (path / "config.pbtxt").is_file()):
+    for folder in (model_repository / name for name in loaded_models(model_repository, profile)):
         expected = read_config(config_file(folder, profile))
         with urlopen(f"http://{http_address}/v2/models/{folder.name}/config", timeout=_TIMEOUT_S) as answer:
             loaded = json_format.ParseDict(

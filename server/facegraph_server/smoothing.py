@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-_FRAME_RATE_HZ = 30.0  # the filter sees no clock; other rates shift its cutoffs in proportion
-_HEAD_MIN_CUTOFF_HZ, _HEAD_BETA = 3.0, 60.0
-_POINT_MIN_CUTOFF_HZ, _POINT_BETA = 1.5, 15.0
+FRAME_RATE_HZ = 30.0  # the filter sees no clock; other rates shift its cutoffs in proportion
+HEAD_MIN_CUTOFF_HZ, HEAD_BETA = 3.0, 60.0
+POINT_MIN_CUTOFF_HZ, POINT_BETA = 1.5, 15.0
 
 
 def smooth_landmarks(raw_px: NDArray[np.float32], prior_px: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -33,16 +33,16 @@ def smooth_landmarks(raw_px: NDArray[np.float32], prior_px: NDArray[np.float32])
     carried = _similarity_fit(prior_px, raw_px)
     head_motion = carried - prior_px
     own_motion = raw_px - carried
-    head_speed = np.linalg.norm(head_motion[:, :2], axis=1).mean() / width_px * _FRAME_RATE_HZ
-    own_speed = np.linalg.norm(own_motion[:, :2], axis=1, keepdims=True) / width_px * _FRAME_RATE_HZ
-    head_gain = _one_euro_gain(head_speed, _HEAD_MIN_CUTOFF_HZ, _HEAD_BETA)
-    own_gain = _one_euro_gain(own_speed, _POINT_MIN_CUTOFF_HZ, _POINT_BETA)
+    head_speed = np.linalg.norm(head_motion[:, :2], axis=1).mean() / width_px * FRAME_RATE_HZ
+    own_speed = np.linalg.norm(own_motion[:, :2], axis=1, keepdims=True) / width_px * FRAME_RATE_HZ
+    head_gain = _one_euro_gain(head_speed, HEAD_MIN_CUTOFF_HZ, HEAD_BETA)
+    own_gain = _one_euro_gain(own_speed, POINT_MIN_CUTOFF_HZ, POINT_BETA)
     return (prior_px + head_gain * head_motion + own_gain * own_motion).astype(np.float32)
 
 
 def _one_euro_gain(speed: NDArray[np.floating[Any]], min_cutoff_hz: float, beta: float) -> NDArray[np.floating[Any]]:
     """Return the low-pass gain in 0..1 for a speed in face widths per second."""
-    rate = 2 * np.pi * (min_cutoff_hz + beta * speed) / _FRAME_RATE_HZ
+    rate = 2 * np.pi * (min_cutoff_hz + beta * speed) / FRAME_RATE_HZ
     return np.asarray(rate / (1 + rate))
 
 

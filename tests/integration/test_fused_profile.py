@@ -1,0 +1,90 @@
+"""The fused profile in a real Triton: the same answers as the steps, whatever the order of the requests."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.request import urlopen
+
+import numpy as np
+import pytest
+from facegraph_client import FaceClient, ImageError, InputError
+from facegraph_server.embedded import EmbeddedServer
+from facegraph_server.image_decode import decode_image
+from numpy.typing import NDArray
+from PIL import Image
+
+from tests.server.pipeline import find_faces
+
+
+@pytest.fixture(scope="module")
+def fused() -> Iterator[EmbeddedServer]:
+    with EmbeddedServer(profile="fused") as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def fused_client(fused: EmbeddedServer) -> Iterator[FaceClient]:
+    with FaceClient(fused.grpc_address, timeout_s=60) as connected:
+        yield connected
+
+
+def test_landmarks_are_those_of_the_steps_in_any_order(
+    fused_client: FaceClient, sample_photo: Path, hopper_rgb: NDArray[np.uint8]
+) -> None:
+    wide = np.ascontiguousarray(np.hstack([hopper_rgb[:, :480], hopper_rgb[:, ::-1][:, :480]]))
+    photos = [decode_image(sample_photo.read_bytes()), hopper_rgb, wide, np.zeros((64, 64, 3), np.uint8)]
+    expected = [find_faces(photo) for photo in photos]
+    assert [len(faces.score) for faces in expected] == [1, 1, 2, 0]
+    first: dict[int, bytes] = {}
+    for i in (0, 0, 1, 1, 2, 0, 3, 1):
+        faces = fused_client.landmarks(photos[i])
+        assert len(faces) == len(expected[i].score)
+        found = np.array([face.landmarks_px for face in faces], np.float32).reshape(-1, 468, 3)
+        np.testing.assert_allclose(found, expected[i].landmarks_px, rtol=0, atol=0.1)
+        assert first.setdefault(i, found.tobytes()) == found.tobytes()
+
+
+def test_tracking_follows_as_the_steps_do(fused_client: FaceClient, astronaut_rgb: NDArray[np.uint8]) -> None:
+    faces = fused_client.track(astronaut_rgb)
+    prior = find_faces(astronaut_rgb, prior_px=np.zeros((1, 468, 3), np.float32)).landmarks_px
+    for step in range(1, 4):
+        frame = np.roll(astronaut_rgb, (3 * step, 5 * step), (0, 1))
+        faces = fused_client.track(frame, faces)
+        prior = find_faces(frame, prior_px=prior).landmarks_px
+        np.testing.assert_allclose(faces[0].landmarks_px, prior[0], rtol=0, atol=0.1)
+
+
+def test_reconstruction_has_everything(fused_client: FaceClient, sample_photo: Path) -> None:
+    (face,) = fused_client.reconstruct(sample_photo, texture_size_px=256)
+    assert face.texture_rgb.shape == (256, 256, 3)
+    assert (face.coverage > 0).mean() > 0.3
+    np.testing.assert_allclose(face.pose[:3, :3] @ face.pose[:3, :3].T, np.eye(3), atol=1e-5)
+
+
+def test_a_frame_beyond_every_bucket_is_told_the_buckets(fused_client: FaceClient) -> None:
+    with pytest.raises(InputError, match="640x640x4, 1280x1280x16"):
+        fused_client.landmarks(png(4200, 200))
+    with pytest.raises(ImageError, match="plain text"):
+        fused_client.landmarks(b"not a picture")
+    assert fused_client.landmarks(png(64, 64)) == []
+
+
+def png(width: int, height: int) -> bytes:
+    buffer = io.BytesIO()
+    Image.new("RGB", (width, height)).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+def test_runs_are_counted_in_the_metrics(fused: EmbeddedServer, fused_client: FaceClient) -> None:
+    def runs() -> float:
+        with urlopen(f"http://{fused.metrics_address}/metrics", timeout=5) as answer:
+            lines = answer.read().decode().splitlines()
+        kinds = ("facegraph_graph_replays_total", "facegraph_graph_eager_runs_total")
+        return sum(float(line.split()[-1]) for line in lines if line.startswith(kinds) and "face_landmarks" in line)
+
+    before = runs()
+    for _ in range(3):
+        fused_client.landmarks(png(64, 64))
+    assert runs() == before + 3
