@@ -43,9 +43,11 @@ clean: ## Remove what the other commands made, the virtual environment included
 	@touch $@
 
 .venv/.server: .venv/.python pyproject.toml
+	@echo 'installing into .venv: about 1 GB, one to three minutes'
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[server]'
 	@touch $@
 
 .venv/.dev: .venv/.server
-	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[server,dev]'
+	@echo 'installing what the tests need: torch, TensorRT for RTX, linters'
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[server,gpu,dev]'
 	@touch $@

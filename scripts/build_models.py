@@ -18,7 +18,7 @@ Examples:
 """
 
 
-@click.command(epilog=_EPILOG, context_settings={"show_default": True})
+@click.command(epilog=_EPILOG, context_settings={"show_default": True, "help_option_names": ["-h", "--help"]})
 @click.option("--engine", is_flag=True, help="Also build the TensorRT engines.")
 @click.option("--precision", type=click.Choice(["fp32", "tf32", "fp16"]), default="fp32", help="Of the engines.")
 @click.option("--compute-capability", multiple=True, metavar="8.9", help="Build engines for these GPUs, not this one.")

@@ -21,7 +21,7 @@ Examples:
 """
 
 
-@click.command(epilog=_EPILOG, context_settings={"show_default": True})
+@click.command(epilog=_EPILOG, context_settings={"show_default": True, "help_option_names": ["-h", "--help"]})
 @click.option(
     "--profile", type=click.Choice(PROFILES), help="What runs the networks; chosen by the machine if not given."
 )
@@ -52,7 +52,11 @@ def main(
                 f"ready: profile {server.profile}, gRPC {server.grpc_address}, HTTP {server.http_address}, "
                 f"metrics {server.metrics_address}/metrics\nlog: {server.log_path}\nCtrl-C stops it"
             )
-            status = server.wait()
+            try:
+                status = server.wait()
+            except KeyboardInterrupt:
+                console.print("stopping")
+                raise
             log = server.log()
         console.print(f"Triton ended by itself with status {status}. Its log:\n{log}", markup=False)
         sys.exit(1)

@@ -96,6 +96,7 @@ class BatchReport:
     photos: list[PhotoReport] = field(default_factory=list)
     stages_ms: dict[str, float] = field(default_factory=dict)
     fatal: FaceGraphError | None = None
+    untried: int = 0
 
     @property
     def failures(self) -> int:
@@ -125,6 +126,7 @@ def reconstruct_photos(
         report.photos.append(PhotoReport(photo, faces, (time.perf_counter() - start) * 1e3))
         listener.advance()
         if report.fatal:
+            report.untried = len(photos) - len(report.photos)
             break
     report.stages_ms = _stages_ms(clock.ms, before, _stage_times_ms(client))
     return report
@@ -133,6 +135,11 @@ def reconstruct_photos(
 def shown(path: Path) -> str:
     """Return a path as text that any terminal takes."""
     return click.format_filename(path)
+
+
+def no_face_found(*, search_tiles: bool) -> str:
+    """Return the remark about a photo without a face."""
+    return "no face found" if search_tiles else "no face found; --search-tiles finds smaller ones"
 
 
 def naming(photo: Path, error: FaceGraphError) -> str:
@@ -161,8 +168,7 @@ def _reconstruct_photo(
     with clock.measure(_ROUND_TRIP):
         faces = client.reconstruct(encoded, search_tiles=options.search_tiles, texture_size_px=options.texture_size_px)
     if not faces:
-        hint = "" if options.search_tiles else "; --search-tiles finds smaller ones"
-        listener.warn(f"{shown(photo)}: no face found{hint}")
+        listener.warn(f"{shown(photo)}: {no_face_found(search_tiles=options.search_tiles)}")
     for number, face in enumerate(faces, start=1):
         _check_targets(_face_paths(options.folder, stem, number), options, inputs)
         with clock.measure("write the 3D files"):

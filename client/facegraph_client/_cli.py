@@ -150,8 +150,8 @@ def landmarks(
       facegraph landmarks photo.jpg > landmarks.json
       facegraph landmarks photo.jpg --picture mesh.png
     """  # noqa: D301  (the backspace keeps click from wrapping)
-    from facegraph_client._batch import naming, photo_document, shown  # noqa: PLC0415
-    from facegraph_client._files import refuse_existing  # noqa: PLC0415
+    from facegraph_client._batch import naming, no_face_found, photo_document, shown  # noqa: PLC0415
+    from facegraph_client._files import prepare_folder, refuse_existing  # noqa: PLC0415
     from facegraph_client._server_choice import connect  # noqa: PLC0415
 
     if picture is not None:
@@ -159,12 +159,15 @@ def landmarks(
             raise click.UsageError("--picture takes one photo; call the command once for each")
         if picture.suffix.lower() not in _PICTURE_SUFFIXES:
             raise click.UsageError(f"--picture must end in one of {', '.join(_PICTURE_SUFFIXES)}")
+        prepare_folder(picture.parent)
         refuse_existing([picture], overwrite=overwrite)
     documents: list[dict[str, Any]] = []
     with connect(server, timeout_s=timeout_s, tell=_tell) as client:
         for photo in photos:
             try:
                 faces = client.landmarks(photo, search_tiles=search_tiles)
+                if not faces:
+                    _tell(f"warning: {shown(photo)}: {no_face_found(search_tiles=search_tiles)}")
                 if picture is not None:
                     _write_picture(photo, faces, picture, overwrite)
             except FaceGraphError as error:
@@ -279,7 +282,8 @@ def _print_summary(report: BatchReport, folder: Path) -> None:
     console.print()
     faces_found = sum(photo.faces or 0 for photo in report.photos)
     failed = f", {report.failures} of {len(report.photos)} photos failed" if report.failures else ""
-    console.print(Text(f"{_faces_text(faces_found)} in {shown(folder)}{failed}"), soft_wrap=True)
+    untried = f", {report.untried} not tried" if report.untried else ""
+    console.print(Text(f"{_faces_text(faces_found)} in {shown(folder)}{failed}{untried}"), soft_wrap=True)
 
 
 def _faces_text(faces: int) -> str:

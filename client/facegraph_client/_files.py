@@ -80,7 +80,8 @@ def _move(source: Path, target: Path, *, overwrite: bool) -> None:
 
 def _exists_error(path: Path) -> OutputError:
     return OutputError(
-        f"{path} exists already: choose another name or folder, or allow it: --overwrite, overwrite=True"
+        f"{path} exists already: choose another name or folder, or allow overwriting it (on the command line:"
+        " --overwrite)"
     )
 
 

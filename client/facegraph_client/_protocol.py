@@ -230,11 +230,9 @@ _ERROR_RULES: tuple[tuple[tuple[str, ...], re.Pattern[str] | None, type[FaceGrap
     (("429",), re.compile(r"exceeds? maximum queue size", re.IGNORECASE), ServerOverloadedError),
     ((), re.compile(r"message larger than max|RESOURCE_EXHAUSTED: .*message size"), ServerError),
     (("RESOURCE_EXHAUSTED",), None, ServerOverloadedError),
-    (
-        ("NOT_FOUND", "404"),
-        re.compile(r"request for unknown model|has no available version", re.IGNORECASE),
-        ModelUnavailableError,
-    ),
+    # A model that the server knows but does not run at the moment: it is loading or unloading.
+    ((), re.compile(r"has no available version", re.IGNORECASE), ServerUnavailableError),
+    (("NOT_FOUND", "404"), re.compile(r"request for unknown model", re.IGNORECASE), ModelUnavailableError),
     (("DEADLINE_EXCEEDED", "499", "504"), re.compile(r"request timeout expired", re.IGNORECASE), ServerTimeoutError),
     (("UNAVAILABLE", "CANCELLED", "502", "503"), None, ServerUnavailableError),
     (("INVALID_ARGUMENT", "400"), None, InputError),
@@ -250,8 +248,8 @@ def _advice(kind: type[FaceGraphError], message: str, model: str, address: Addre
         return f"no answer from {address} within {timeout_s:g} s: allow more time, or send a smaller photo"
     if kind is ServerUnavailableError:
         return (
-            f"no server answers at {address}: start one with scripts/serve.py, or check the address"
-            f" ({message or 'no reason given'})"
+            f"no server is ready at {address}: start one with scripts/serve.py, wait until it says ready, or check the"
+            f" address ({message or 'no reason given'})"
         )
     if kind is ServerError:
         return f"the server at {address} failed: {message or 'no reason given'}; its log says more"

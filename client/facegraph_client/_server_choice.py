@@ -31,8 +31,9 @@ def connect(address: str | None, *, timeout_s: float, tell: Callable[[str], None
             return
         if address is not None:
             raise ServerUnavailableError(
-                f"no server is ready at {address}: start one with scripts/serve.py, or leave the address out to use"
-                " an embedded one"
+                f"no server is ready at {address}: one that is starting says ready when it is; gRPC has port 8001, and"
+                " HTTP is named http://HOST:8000; start one with scripts/serve.py, or leave the address out for a"
+                " private one"
             )
     with _embedded_address(tell) as embedded, FaceClient(embedded, timeout_s=timeout_s) as client:
         yield client

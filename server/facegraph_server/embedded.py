@@ -257,5 +257,6 @@ def _check_port_is_free(address: str, port: int) -> None:
             probe.bind((address, port))
         except OSError as error:
             raise ServerStartError(
-                f"port {port} on {address} cannot be used ({error.strerror}); choose another"
+                f"port {port} on {address} cannot be used ({error.strerror}); use the server that runs there, or "
+                "choose other ports (of scripts/serve.py: --http-port, --grpc-port, --metrics-port)"
             ) from error

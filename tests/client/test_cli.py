@@ -229,7 +229,7 @@ def test_landmarks_prints_one_document(client: FakeClient, photos: Path, capsys:
         ("nobody.jpg", 0),
         ("two.jpg", 2),
     ]
-    assert captured.err == ""
+    assert captured.err == "warning: nobody.jpg: no face found; --search-tiles finds smaller ones\n"
 
 
 def test_landmarks_reports_a_bad_photo(client: FakeClient, photos: Path, capsys: pytest.CaptureFixture[str]) -> None:

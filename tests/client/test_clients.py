@@ -53,7 +53,7 @@ scheme = pytest.mark.parametrize("scheme", ["", "http://"], ids=["grpc", "http"]
 @asynchronous
 @scheme
 def test_nobody_there(scheme: str, asynchronous: bool, free_port: int) -> None:
-    with pytest.raises(ServerUnavailableError, match=f"no server answers at {scheme}127.0.0.1:{free_port}"):
+    with pytest.raises(ServerUnavailableError, match=f"no server is ready at {scheme}127.0.0.1:{free_port}"):
         _landmarks(f"{scheme}127.0.0.1:{free_port}", 5, asynchronous=asynchronous)
 
 
