@@ -41,7 +41,13 @@ class CpuNetwork:
                 "python scripts/build_models.py --force"
             ) from error
         model.reshape({model.inputs[0]: [1, *list(model.inputs[0].partial_shape)[1:]]})
-        options = {"INFERENCE_NUM_THREADS": threads, "NUM_STREAMS": 1, "INFERENCE_PRECISION_HINT": "f32"}
+        options = {
+            "INFERENCE_NUM_THREADS": threads,
+            "NUM_STREAMS": 1,
+            "INFERENCE_PRECISION_HINT": "f32",
+            # Pinning gives the first thread of every process the first core: with an instance a core, all but one idle.
+            "ENABLE_CPU_PINNING": False,
+        }
         compiled = core.compile_model(model, "CPU", options)
         self._request = compiled.create_infer_request()
         self._names = [output.any_name for output in compiled.outputs]
