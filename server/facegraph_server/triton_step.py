@@ -30,8 +30,6 @@ def respond(requests: list[Any], step: Callable[[Arrays], Arrays]) -> list[Any]:
 
 
 def _respond_to_one(request: Any, step: Callable[[Arrays], Arrays]) -> Any:
-    if request.is_cancelled():
-        return _failure("the caller cancelled the request", pb_utils.TritonError.CANCELLED)
     try:
         outputs = step({tensor.name(): tensor.as_numpy() for tensor in request.inputs()})
         wanted = request.requested_output_names()
