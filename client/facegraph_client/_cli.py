@@ -112,7 +112,7 @@ def reconstruct(
 
     prepare_folder(folder)
     options = Options(folder=folder, search_tiles=search_tiles, texture_size_px=texture_size_px, overwrite=overwrite)
-    with connect(server, timeout_s=timeout_s, tell=_tell) as client, _progress(len(photos)) as progress:
+    with connect(server, timeout_s=timeout_s, waiting=_waiting) as client, _progress(len(photos)) as progress:
         report = reconstruct_photos(client, photos, options, progress)
     _print_summary(report, folder)
     if report.fatal:
@@ -162,7 +162,7 @@ def landmarks(
         prepare_folder(picture.parent)
         refuse_existing([picture], overwrite=overwrite)
     documents: list[dict[str, Any]] = []
-    with connect(server, timeout_s=timeout_s, tell=_tell) as client:
+    with connect(server, timeout_s=timeout_s, waiting=_waiting) as client:
         for photo in photos:
             try:
                 faces = client.landmarks(photo, search_tiles=search_tiles)
@@ -208,6 +208,20 @@ def _terminate(number: int, _frame: FrameType | None) -> None:
 
 def _tell(message: str) -> None:
     click.echo(message, err=True)
+
+
+@contextlib.contextmanager
+def _waiting(message: str) -> Iterator[None]:
+    """Tell what is waited for, with a spinner where somebody looks."""
+    from rich.console import Console  # noqa: PLC0415
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        _tell(message)
+        yield
+        return
+    with console.status(message):
+        yield
 
 
 def _write_picture(photo: Path, faces: Sequence[Any], picture: Path, overwrite: bool) -> None:
@@ -271,15 +285,16 @@ def _print_summary(report: BatchReport, folder: Path) -> None:
     for photo in report.photos:
         faces = Text("failed", "red") if photo.faces is None else Text(str(photo.faces))
         photos.add_row(Text(shown(photo.photo), overflow="fold"), faces, f"{photo.total_ms:.0f}")
-    stages = Table("stage", box=frame)
-    stages.add_column("ms", justify="right")
-    stages.add_column("ms/photo", justify="right")
-    for stage, ms in report.stages_ms.items():
-        stages.add_row(Text(stage), f"{ms:.1f}", f"{ms / len(report.photos):.1f}")
     console.print(photos)
     console.print()
-    console.print(stages)
-    console.print()
+    if report.failures < len(report.photos):
+        stages = Table("stage", box=frame)
+        stages.add_column("ms", justify="right")
+        stages.add_column("ms/photo", justify="right")
+        for stage, ms in report.stages_ms.items():
+            stages.add_row(Text(stage), f"{ms:.1f}", f"{ms / len(report.photos):.1f}")
+        console.print(stages)
+        console.print()
     faces_found = sum(photo.faces or 0 for photo in report.photos)
     failed = f", {report.failures} of {len(report.photos)} photos failed" if report.failures else ""
     untried = f", {report.untried} not tried" if report.untried else ""

@@ -20,6 +20,8 @@ _GAP_PX = 16
 _BACKGROUND_RGB = (24, 26, 31)
 _PANEL_RGB = (36, 39, 46)
 _TEXT_RGB = (168, 176, 190)
+_NUMBER_RGB = (255, 255, 255)
+_NUMBER_PX = 26
 _TEXT_PX = 17
 _CAPTION_PX = 30
 _YAWS_DEGREES = (-35, 0, 35)
@@ -156,9 +158,20 @@ def _fitted(photo: Image.Image, faces: Sequence[FaceLandmarks], size_wh: tuple[i
     size = (max(round(photo.width * scale), 1), max(round(photo.height * scale), 1))
     image = photo.resize(size, Image.Resampling.LANCZOS, reducing_gap=3.0)
     factors = np.array([size[0] / photo.width, size[1] / photo.height, scale])
-    for face in faces:
-        draw_mesh(image, _scaled(face.landmarks_px, factors))
+    for index, face in enumerate(faces):
+        landmarks_px = _scaled(face.landmarks_px, factors)
+        draw_mesh(image, landmarks_px)
+        if len(faces) > 1:
+            _number(image, landmarks_px, index + 1)
     return image
+
+
+def _number(image: Image.Image, landmarks_px: NDArray[np.float32], number: int) -> None:
+    """Write a face's number at the upper left corner of its box, inside the picture."""
+    font = ImageFont.load_default(_NUMBER_PX)
+    left, top = (max(float(x), 0.0) for x in landmarks_px[:, :2].min(0))
+    pen = ImageDraw.Draw(image)
+    pen.text((left + 3, top + 3), str(number), fill=_NUMBER_RGB, font=font, stroke_width=3, stroke_fill=_BACKGROUND_RGB)
 
 
 def _close_up(photo: Image.Image, face: Face, side_px: int) -> Image.Image:

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 
 from facegraph_client._client import DEFAULT_ADDRESS, FaceClient
 from facegraph_client._errors import ServerUnavailableError, SetupError
 
 
 @contextmanager
-def connect(address: str | None, *, timeout_s: float, tell: Callable[[str], None]) -> Iterator[FaceClient]:
+def connect(
+    address: str | None, *, timeout_s: float, waiting: Callable[[str], AbstractContextManager[None]]
+) -> Iterator[FaceClient]:
     """Yield a client of a server that is ready.
 
     Args:
         address: the server named by the user. None takes the one at :data:`DEFAULT_ADDRESS` if it is ready, else starts
             an embedded one and stops it at the end.
         timeout_s: for each request.
-        tell: called with a line when an embedded server is started, which takes seconds.
+        waiting: entered with a line to show while an embedded server starts, which takes seconds.
 
     Raises:
         InputError: the address makes no sense.
@@ -35,12 +37,12 @@ def connect(address: str | None, *, timeout_s: float, tell: Callable[[str], None
                 " HTTP is named http://HOST:8000; start one with scripts/serve.py, or leave the address out for a"
                 " private one"
             )
-    with _embedded_address(tell) as embedded, FaceClient(embedded, timeout_s=timeout_s) as client:
+    with _embedded_address(waiting) as embedded, FaceClient(embedded, timeout_s=timeout_s) as client:
         yield client
 
 
 @contextmanager
-def _embedded_address(tell: Callable[[str], None]) -> Iterator[str]:
+def _embedded_address(waiting: Callable[[str], AbstractContextManager[None]]) -> Iterator[str]:
     try:
         from facegraph_server.embedded import EmbeddedServer  # noqa: PLC0415  (not part of the base install)
     except ImportError as error:
@@ -48,6 +50,7 @@ def _embedded_address(tell: Callable[[str], None]) -> Iterator[str]:
             f"no server runs at {DEFAULT_ADDRESS}, and an embedded one cannot be started ({error}):"
             " pip install 'facegraph[server]', or start a server with scripts/serve.py and name it with --server"
         ) from error
-    tell(f"No server at {DEFAULT_ADDRESS}: starting a private one for this call.")
-    with EmbeddedServer() as server:
+    with ExitStack() as stack:
+        with waiting(f"No server at {DEFAULT_ADDRESS}: starting a private one for this call."):
+            server = stack.enter_context(EmbeddedServer())
         yield server.grpc_address

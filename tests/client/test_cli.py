@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -59,7 +59,7 @@ def client(monkeypatch: pytest.MonkeyPatch) -> FakeClient:
     fake = FakeClient()
 
     @contextlib.contextmanager
-    def connect(address: str | None, *, timeout_s: float, tell: Callable[[str], None]) -> Iterator[FakeClient]:
+    def connect(address: str | None, *, timeout_s: float, waiting: object) -> Iterator[FakeClient]:
         yield fake
 
     monkeypatch.setattr(_server_choice, "connect", connect)
@@ -262,7 +262,7 @@ def test_the_embedded_server_is_for_when_no_other_answers(
     error = capsys.readouterr().err
     assert "pip install 'facegraph[server]'" in error
     assert "scripts/serve.py" in error
-    with pytest.raises(SetupError), _server_choice.connect(None, timeout_s=1, tell=print):
+    with pytest.raises(SetupError), _server_choice.connect(None, timeout_s=1, waiting=contextlib.nullcontext):
         pass
 
 

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 from facegraph_client import Face, canonical_face, draw_landmarks, preview
@@ -36,6 +38,14 @@ def test_preview_is_one_picture_of_1600_px(face: Face, faces: int, shape: tuple[
 
 def test_preview_survives_a_face_outside_the_photo(face: Face) -> None:
     preview(GRAY, [Face(**{**vars(face), "landmarks_px": face.landmarks_px + 5000})])
+
+
+def test_each_of_several_faces_is_numbered_in_the_photo(face: Face) -> None:
+    left = dataclasses.replace(face, landmarks_px=face.landmarks_px * np.float32(0.5))
+    one, two = (np.asarray(preview(GRAY, faces)).astype(int) for faces in ([face], [left, face]))
+    white = [(picture.min(-1) >= 250)[:700].sum() for picture in (one, two)]
+    assert white[0] == 0
+    assert white[1] > 50
 
 
 def test_mesh_is_drawn_on_the_face_and_nowhere_else(face: Face) -> None:
