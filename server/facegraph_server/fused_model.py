@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from abc import ABC, abstractmethod
 from dataclasses import asdict
 from typing import Any
 
@@ -21,7 +22,7 @@ _HELP = {
 }
 
 
-class FusedModel:
+class FusedModel(ABC):
     """Base of a ``TritonPythonModel``: a subclass answers one request in :meth:`answer`."""
 
     tracking = False
@@ -53,9 +54,9 @@ class FusedModel:
         """Free the graphs."""
         self.frames.close()
 
+    @abstractmethod
     def answer(self, inputs: Arrays) -> Arrays:
         """Map input arrays by name to output arrays by name."""
-        raise NotImplementedError
 
 
 class GraphMetrics:

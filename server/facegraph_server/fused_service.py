@@ -121,6 +121,7 @@ class FusedFrames:
         self._graphs: dict[tuple[FrameBucket, int], FrameGraph] = {}
         for bucket, faces in itertools.product(settings.buckets, settings.face_counts):
             function = FrameFunction(detector, mesh, bucket, max_faces=faces, tracking=tracking, unwrap=unwrap)
+            function.to(settings.device)  # the constants of unwrap too
             self._graphs[bucket, faces] = FrameGraph(
                 function,
                 function.input_specs(),
@@ -177,24 +178,28 @@ class FusedFrames:
         """Find the faces of a photo, and their textures UINT8 [F,T,T,3] and coverage UINT8 [F,T,T].
 
         With T = 1024 the first face's texture is part of the frame's graph, and each further one a replay of its own.
-        Another T runs eagerly and counts as a fallback where graphs are on.
+        Another T runs the same function eagerly, after the frame's graph, and counts as a fallback where graphs are
+        on: a graph for each of the 4033 sizes would take all memory.
 
         Raises:
             InputError: no bucket holds the frame, or the texture size is out of range.
+            ModelBuildError: these graphs were given no function that unwraps.
 
         """
         low, high = TEXTURE_SIZE_RANGE_PX
         if not low <= texture_size_px <= high:
             raise InputError(f"the texture size must be {low} to {high} texels, not {texture_size_px}")
+        if self._unwrap is None:
+            raise ModelBuildError("these graphs make no textures; give FusedFrames a function that unwraps them")
         bucket, found = self._run(frame_rgb, fine, None)
         faces = _faces(found)
         texture = np.empty((len(faces.score), texture_size_px, texture_size_px, 3), np.uint8)
         coverage = np.empty(texture.shape[:3], np.uint8)
         size = np.array([frame_rgb.shape[1], frame_rgb.shape[0]], np.int32)
+        if texture_size_px != DEFAULT_TEXTURE_SIZE_PX:
+            self._unwrap_eagerly(self._unwrap, frame_rgb, size, faces.landmarks_px, texture, coverage)
+            return faces, texture, coverage
         for i, landmarks in enumerate(faces.landmarks_px):
-            if texture_size_px != DEFAULT_TEXTURE_SIZE_PX:
-                texture[i], coverage[i] = self._unwrap_eagerly(frame_rgb, size, landmarks, texture_size_px)
-                continue
             if i > 0:
                 inputs = {"SIZE": size, "LANDMARKS": landmarks[None], "FRAME": frame_rgb}
                 found = self._texture_graphs[bucket].run(inputs)
@@ -222,21 +227,23 @@ class FusedFrames:
 
     def _unwrap_eagerly(
         self,
+        unwrap: TextureFunction,
         frame_rgb: NDArray[np.uint8],
         size: NDArray[np.int32],
         landmarks_px: NDArray[np.float32],
-        texture_size_px: int,
-    ) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-        if self._unwrap is None:
-            raise ModelBuildError("these graphs make no textures; give FusedFrames a function that unwraps them")
-        self.counters.eager_runs += 1
-        self.counters.fallbacks += self.settings.graphs and self.settings.device != "cpu"
+        texture: NDArray[np.uint8],
+        coverage: NDArray[np.uint8],
+    ) -> None:
+        """Unwrap one face after the other into the last two arrays: a large texture takes much memory on the way."""
+        self.counters.eager_runs += len(landmarks_px)
+        self.counters.fallbacks += len(landmarks_px) * (self.settings.graphs and self.settings.device != "cpu")
         with torch.inference_mode():
-            tensors = [
-                torch.tensor(value, device=self.settings.device) for value in (frame_rgb, size, landmarks_px[None])
-            ]
-            texture, coverage = self._unwrap(tensors[0], tensors[1], tensors[2], texture_size_px)
-            return texture[0].cpu().numpy(), coverage[0].cpu().numpy()
+            frame, size_wh, landmarks = (
+                torch.tensor(value, device=self.settings.device) for value in (frame_rgb, size, landmarks_px)
+            )
+            for i in range(len(landmarks_px)):
+                made = unwrap(frame, size_wh, landmarks[i : i + 1], texture.shape[1])
+                texture[i], coverage[i] = (value[0].cpu().numpy() for value in made)
 
     def _run(
         self, frame_rgb: NDArray[np.uint8], fine: bool, prior_px: NDArray[np.float32] | None

@@ -1,8 +1,8 @@
-"""Detector views and face crops from a frame of any size in a fixed buffer, as torch functions of fixed shape.
+"""Detector views, face crops and texture samples from a frame in a fixed buffer, as torch functions of fixed shape.
 
-Inside the CUDA graph. What OpenCV does in ``detector_views`` and ``face_crop`` is done here to the same fixed-point
-rounding, so that both paths hand the networks the same pixels. How far a view or a crop is averaged down depends on
-the frame and on the face; one summed-area table makes that a fixed number of reads a pixel, whatever the factor.
+Inside the CUDA graph. What OpenCV does in ``detector_views``, ``face_crop`` and ``texture`` is done here to the same
+fixed-point rounding, so that both paths see the same pixels. How far a picture is averaged down depends on the frame
+and on the face; one summed-area table makes that a fixed number of reads a pixel, whatever the factor.
 """
 
 from __future__ import annotations
@@ -212,3 +212,80 @@ def _cell_means(table: SummedArea, lines: Tensor, area_px: Tensor) -> Tensor:
     mean = cells / area_px[:, None, None, None, None, None]
     halved = (area_px == 4)[:, None, None, None, None, None]  # noqa: PLR2004  OpenCV halves with its own rounding
     return torch.where(halved, (mean + 0.5).floor(), mean.round()).to(torch.int32)
+
+
+class Region(NamedTuple):
+    """A part of the picture that is read by cells, each the mean of the pixels under it.
+
+    Attributes:
+        low: FP64 [2] px, the part's upper left corner.
+        cells: FP64 [2], how many cells it has in x and y.
+        cell_px: FP64 [2], a cell's width and height.
+
+    """
+
+    low: Tensor
+    cells: Tensor
+    cell_px: Tensor
+
+
+def reduce_region(table: SummedArea, size_wh: Tensor, region: Region, most_cells: tuple[int, int]) -> Tensor:
+    """Average a region down to its cells: OpenCV's INTER_AREA.
+
+    Args:
+        table: the frame's sums.
+        size_wh: FP64 [2].
+        region: no more cells than ``most_cells``.
+        most_cells: width M and height N of the result.
+
+    Returns:
+        UINT8 [M,N,3], x first. What lies beyond the region's cells has no meaning.
+
+    """
+    index = torch.arange(max(most_cells) + 1, dtype=torch.float64, device=size_wh.device)
+    line = region.low[:, None] + torch.minimum(index, region.cells[:, None]) * region.cell_px[:, None]
+    line = torch.minimum(line, size_wh[:, None])
+    below = line.floor()
+    part = (line - below).float()
+    below, above = below.to(torch.int64), line.ceil().to(torch.int64)
+    columns, rows = most_cells[0] + 1, most_cells[1] + 1
+
+    sums = table.sums.reshape(-1, table.stride, 3)
+    left = sums.index_select(0, below[0, :columns])
+    rest = (sums.index_select(0, above[0, :columns]) - left).float() * part[0, :columns, None, None]
+    strip = left.diff(dim=0).float() + rest.diff(dim=0)  # [M,H+1,3]: sums of a strip, small enough for FP32
+    upper, lower = strip.index_select(1, below[1, :rows]), strip.index_select(1, above[1, :rows])
+    area_px = region.cell_px.prod().float()
+    mean = torch.lerp(upper, lower, part[1, :rows, None]).diff(dim=1) / area_px
+    halved = area_px == 4  # noqa: PLR2004  OpenCV halves with its own rounding
+    return torch.where(halved, (mean + 0.5).floor(), mean.round()).clamp(0, 255).to(torch.uint8)
+
+
+def sample_region(pixels: Tensor, region: Region, places: Tensor) -> Tensor:
+    """Sample a reduced region bilinearly, to 1/32 cell as OpenCV does; beyond its border the last cells go on.
+
+    Args:
+        pixels: UINT8 [M,N,3], see :func:`reduce_region`.
+        region: the same.
+        places: FP32 [2,K,L], x and y in cells of the region, cell centres at integers.
+
+    Returns:
+        INT32 [K,L,3], 0..255.
+
+    """
+    most = 2.0**20  # keeps a place that is far outside within INT32
+    place = (places.clamp(-most, most) * _WARP_STEPS).round().to(torch.int32)
+    index, step = place >> 5, (place & (_WARP_STEPS - 1))[..., None]
+    pair = torch.stack([index, index + 1], 1).clamp(min=0)  # [2,2,K,L]
+    pair = torch.minimum(pair, (region.cells - 1).to(torch.int32)[:, None, None, None])
+    columns, rows = pair[0] * pixels.shape[1], pair[1]
+    flat = pixels.reshape(-1, 3)
+
+    def at(x: int, y: int) -> Tensor:
+        cell = columns[x] + rows[y]
+        return flat.index_select(0, cell.reshape(-1)).reshape(*cell.shape, 3).to(torch.int32)
+
+    upper = at(0, 0) * (_WARP_STEPS - step[0]) + at(1, 0) * step[0]
+    lower = at(0, 1) * (_WARP_STEPS - step[0]) + at(1, 1) * step[0]
+    mixed = upper * (_WARP_STEPS - step[1]) + lower * step[1]
+    return (mixed + _WARP_STEPS * _WARP_STEPS // 2) >> 10

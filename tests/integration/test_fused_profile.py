@@ -12,6 +12,8 @@ import pytest
 from facegraph_client import FaceClient, ImageError, InputError
 from facegraph_server.embedded import EmbeddedServer
 from facegraph_server.image_decode import decode_image
+from facegraph_server.image_metrics import psnr_db
+from facegraph_server.reconstruction import reconstruct_faces
 from numpy.typing import NDArray
 from PIL import Image
 
@@ -56,11 +58,31 @@ def test_tracking_follows_as_the_steps_do(fused_client: FaceClient, astronaut_rg
         np.testing.assert_allclose(faces[0].landmarks_px, prior[0], rtol=0, atol=0.1)
 
 
-def test_reconstruction_has_everything(fused_client: FaceClient, sample_photo: Path) -> None:
-    (face,) = fused_client.reconstruct(sample_photo, texture_size_px=256)
-    assert face.texture_rgb.shape == (256, 256, 3)
-    assert (face.coverage > 0).mean() > 0.3
-    np.testing.assert_allclose(face.pose[:3, :3] @ face.pose[:3, :3].T, np.eye(3), atol=1e-5)
+@pytest.mark.parametrize("size_px", [1024, 256])
+@pytest.mark.parametrize("faces", [1, 2])
+def test_reconstruction_is_that_of_the_steps(
+    fused_client: FaceClient, sample_photo: Path, hopper_rgb: NDArray[np.uint8], faces: int, size_px: int
+) -> None:
+    photo = decode_image(sample_photo.read_bytes())
+    if faces == 2:
+        photo = np.ascontiguousarray(np.hstack([photo, hopper_rgb[:512, :480]])[:, ::-1])
+    expected = reconstruct_faces(photo, find_faces(photo).landmarks_px, size_px)
+    found = fused_client.reconstruct(photo if faces == 2 else sample_photo, texture_size_px=size_px)
+    assert len(found) == len(expected.pose) == faces
+    for i, face in enumerate(found):
+        assert psnr_db(face.texture_rgb, expected.texture_rgb[i]) > 50  # the landmarks differ by up to 0.01 px
+        covered = expected.coverage[i] > 0
+        assert covered.mean() > 0.3
+        assert psnr_db(face.texture_rgb[covered], expected.texture_rgb[i][covered]) > 50
+        assert (np.abs(face.coverage.astype(int) - expected.coverage[i]) > 4).mean() < 1e-3
+        np.testing.assert_allclose(face.vertices_cm, expected.vertices_cm[i], rtol=0, atol=0.01)
+        np.testing.assert_allclose(face.pose, expected.pose[i], rtol=0, atol=0.02)
+        np.testing.assert_allclose(face.pose[:3, :3] @ face.pose[:3, :3].T, np.eye(3), atol=1e-5)
+
+
+@pytest.mark.parametrize("size_px", [1024, 64])
+def test_a_photo_of_nobody_has_no_textures(fused_client: FaceClient, size_px: int) -> None:
+    assert fused_client.reconstruct(np.zeros((64, 64, 3), np.uint8), texture_size_px=size_px) == []
 
 
 def test_a_frame_beyond_every_bucket_is_told_the_buckets(fused_client: FaceClient) -> None:

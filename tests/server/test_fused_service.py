@@ -13,9 +13,12 @@ from facegraph_server.contract import MAX_BATCH
 from facegraph_server.errors import ModelBuildError
 from facegraph_server.frame_graph import GraphCounters
 from facegraph_server.fused_service import FusedFrames, FusedSettings
+from facegraph_server.image_metrics import psnr_db
 from facegraph_server.paths import MODEL_REPOSITORY
 from facegraph_server.profiles import loaded_models, read_config
+from facegraph_server.texture import unwrap_texture
 from facegraph_server.torch_frame import FrameBucket
+from facegraph_server.torch_texture import FaceUnwrapper
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -110,6 +113,32 @@ def test_every_face_gets_its_own_texture(astronaut_rgb: NDArray[np.uint8], size_
         with pytest.raises(InputError, match="64 to 4096"):
             ready.find_textured(two, texture_size_px=63)
         assert ready.counters == GraphCounters(eager_runs=ready.counters.eager_runs)
+
+
+@pytest.mark.parametrize("size_px", [64, 1024])
+def test_the_textures_are_those_of_the_steps(hopper_rgb: NDArray[np.uint8], size_px: int) -> None:
+    half = hopper_rgb[::2, ::2]
+    two = np.ascontiguousarray(np.hstack([half, half[:, ::-1] // 2]))
+    with FusedFrames(settings("640x640x4", FACES="4"), unwrap=FaceUnwrapper()) as ready:
+        faces, textures, coverages = ready.find_textured(two, texture_size_px=size_px)
+    assert len(faces.score) == 2
+    for landmarks, texture, coverage in zip(faces.landmarks_px, textures, coverages, strict=True):
+        expected, expected_coverage = unwrap_texture(two, landmarks, size_px)
+        assert psnr_db(texture, expected) > 55
+        assert (np.abs(coverage.astype(int) - expected_coverage) > 2).mean() < 1e-4
+
+
+def test_graphs_without_textures_say_so(frames: FusedFrames, astronaut_rgb: NDArray[np.uint8]) -> None:
+    with pytest.raises(ModelBuildError, match="a function that unwraps"):
+        frames.find_textured(astronaut_rgb)
+
+
+def test_a_size_that_has_no_graph_counts_as_a_run_of_its_own(astronaut_rgb: NDArray[np.uint8]) -> None:
+    with FusedFrames(settings("640x640x4", FACES="4"), unwrap=plain_texture) as ready:
+        ready.find_textured(astronaut_rgb)
+        assert ready.counters == GraphCounters(eager_runs=1)
+        ready.find_textured(astronaut_rgb, texture_size_px=64)
+        assert ready.counters == GraphCounters(eager_runs=3)
 
 
 @pytest.mark.parametrize(("size_wh", "views"), [((641, 64), 12), ((640, 100), 8)], ids=["too-wide", "too-many-views"])

@@ -1,31 +1,35 @@
-"""Profile fused: photo in, landmarks, metric mesh and texture out; the landmarks from one CUDA graph.
+"""Profile fused: photo in, landmarks, metric mesh and texture out; landmarks and texture from one CUDA graph.
 
-The geometry, a few small matrix products for each face, stays on the CPU, and so does the texture.
+The geometry, a few small matrix products for each face, stays on the CPU.
 """
 
-from facegraph_server.contract import DEFAULT_TEXTURE_SIZE_PX
+import numpy as np
+from facegraph_server.contract import DEFAULT_TEXTURE_SIZE_PX, VERTICES
 from facegraph_server.fused_model import FusedModel
+from facegraph_server.geometry import fit_head
 from facegraph_server.image_decode import decode_image
-from facegraph_server.reconstruction import reconstruct_faces
+from facegraph_server.torch_texture import FaceUnwrapper
 from facegraph_server.triton_step import Arrays
 
 
 class TritonPythonModel(FusedModel):
     """Triton's entry point."""
 
+    unwrap = FaceUnwrapper()
+
     def answer(self, inputs: Arrays) -> Arrays:
         """Reconstruct the faces of a photo."""
         photo = decode_image(inputs["IMAGE"][0])
         fine = bool(inputs["SEARCH_TILES"][0]) if "SEARCH_TILES" in inputs else False
         size_px = int(inputs["TEXTURE_SIZE"][0]) if "TEXTURE_SIZE" in inputs else DEFAULT_TEXTURE_SIZE_PX
-        found = self.frames.find(photo, fine=fine)
-        faces = reconstruct_faces(photo, found.landmarks_px, size_px)
+        found, texture, coverage = self.frames.find_textured(photo, fine=fine, texture_size_px=size_px)
+        heads = [fit_head(landmarks, (photo.shape[1], photo.shape[0])) for landmarks in found.landmarks_px]
         return {
             "LANDMARKS": found.landmarks_px,
             "BOX": found.box_xyxy,
             "SCORE": found.score,
-            "VERTICES": faces.vertices_cm,
-            "POSE": faces.pose,
-            "TEXTURE": faces.texture_rgb,
-            "COVERAGE": faces.coverage,
+            "VERTICES": np.array([head.vertices_cm for head in heads], np.float32).reshape(-1, VERTICES, 3),
+            "POSE": np.array([head.pose for head in heads], np.float32).reshape(-1, 4, 4),
+            "TEXTURE": texture,
+            "COVERAGE": coverage,
         }
