@@ -2,10 +2,11 @@
 
 PYTHON ?= python3
 BIN := .venv/bin
+SWEEP ?= --quick --out out/perf/quick --overwrite
 ONNX := model_repository/face_detector/1/model.onnx model_repository/face_mesh/1/model.onnx
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast lint format models serve clean
+.PHONY: help demo test test-fast lint format models serve perf load clean
 
 help: ## List the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -34,6 +35,12 @@ models: .venv/.server ## Fetch the weights and build the ONNX models
 serve: .venv/.server models ## Leave a server running on ports 8000 (HTTP), 8001 (gRPC), 8002 (metrics)
 	$(BIN)/python scripts/serve.py
 
+perf: .venv/.perf models ## Measure with perf_analyzer into out/perf/quick, under five minutes; all of it: make perf SWEEP=
+	$(BIN)/python perf/sweep.py $(SWEEP)
+
+load: .venv/.perf models ## Load a private server with Locust into out/load, under 90 seconds
+	$(BIN)/python perf/run_load.py
+
 clean: ## Remove what the other commands made, the virtual environment included
 	rm -rf .venv build out $(ONNX) model_repository/*/1/*.plan
 
@@ -50,4 +57,8 @@ clean: ## Remove what the other commands made, the virtual environment included
 .venv/.dev: .venv/.server
 	@echo 'installing what the tests need: torch, TensorRT for RTX, linters'
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[server,gpu,dev]'
+	@touch $@
+
+.venv/.perf: .venv/.server
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[server,perf]'
 	@touch $@
