@@ -28,6 +28,7 @@ from facegraph_client._results import VERTICES, Face, FaceLandmarks
 LANDMARKS_MODEL = "face_landmarks"
 RECONSTRUCTION_MODEL = "face_reconstruction"
 TRACKING_MODEL = "face_tracking"
+SWAP_MODEL = "face_swap"
 
 DEFAULT_TIMEOUT_S = 30.0
 DEFAULT_READY_TIMEOUT_S = 60.0
@@ -37,10 +38,12 @@ DEFAULT_TEXTURE_SIZE_PX = 1024
 TEXTURE_SIZE_RANGE_PX = (64, 4096)
 
 _LANDMARK_OUTPUTS = ("LANDMARKS", "BOX", "SCORE")
+_SWAP_OUTPUTS = ("SWAPPED", "LANDMARKS", "SOURCE_INDEX")
 _FACE_OUTPUTS = (*_LANDMARK_OUTPUTS, "VERTICES", "POSE", "TEXTURE", "COVERAGE")
 COMPUTE_PARTS = ("compute_input", "compute_infer", "compute_output")
 """What Triton's statistics call the parts of a model's own time."""
 
+_PHOTO_MODELS = (LANDMARKS_MODEL, RECONSTRUCTION_MODEL)
 _NANOSECONDS_PER_MS = 1e6
 _MAX_PORT = 65535
 
@@ -132,18 +135,78 @@ def tracking_call(frame_rgb: NDArray[np.uint8], prior: Sequence[FaceLandmarks]) 
         InputError: the frame is not UINT8 [H,W,3], or the prior faces have unequal numbers of landmarks.
 
     """
-    frame = np.asarray(frame_rgb)
-    if frame.dtype != np.uint8 or frame.ndim != 3 or frame.shape[2] != 3 or frame.size == 0:  # noqa: PLR2004
-        raise InputError(f"a frame must be UINT8 [H,W,3] RGB, not {frame.dtype.name.upper()} {list(frame.shape)}")
     if len({len(face.landmarks_px) for face in prior}) > 1:
         raise InputError("the prior faces have different numbers of landmarks: pass the result of one call")
     # Triton takes no empty batch: one face of zeros says that there is none.
     faces = np.stack([face.landmarks_px for face in prior]) if prior else np.zeros((1, VERTICES, 3), np.float32)
     inputs = (
-        Tensor("FRAME", "UINT8", np.ascontiguousarray(frame)),
+        Tensor("FRAME", "UINT8", checked_frame(frame_rgb)),
         Tensor("PRIOR", "FP32", np.ascontiguousarray(faces, np.float32)),
     )
     return Call(TRACKING_MODEL, inputs, _LANDMARK_OUTPUTS)
+
+
+def checked_frame(frame_rgb: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Return the frame, contiguous.
+
+    Raises:
+        InputError: it is not UINT8 [H,W,3].
+
+    """
+    frame = np.asarray(frame_rgb)
+    if frame.dtype != np.uint8 or frame.ndim != 3 or frame.shape[2] != 3 or frame.size == 0:  # noqa: PLR2004
+        raise InputError(f"a frame must be UINT8 [H,W,3] RGB, not {frame.dtype.name.upper()} {list(frame.shape)}")
+    return np.ascontiguousarray(frame)
+
+
+def swap_call(
+    frame: NDArray[np.uint8],
+    prior_px: NDArray[np.float32],
+    prior_source: NDArray[np.int32],
+    sources: tuple[NDArray[np.uint8], NDArray[np.uint8]],
+    selector: tuple[str, str],
+) -> Call:
+    """Ask for a frame with its faces swapped.
+
+    Args:
+        frame: UINT8 [H,W,3], contiguous.
+        prior_px: FP32 [n,468,3] the faces of the frame before; n may be 0.
+        prior_source: INT32 [n] what each of them got.
+        sources: textures UINT8 [S,T,T,3] and coverages UINT8 [S,T,T].
+        selector: mode and order.
+
+    """
+    if not len(prior_px):
+        prior_px, prior_source = np.zeros((1, VERTICES, 3), np.float32), np.full(1, -1, np.int32)
+    mode, order = (np.array([word.encode()], np.object_) for word in selector)
+    inputs = (
+        Tensor("FRAME", "UINT8", frame),
+        Tensor("PRIOR", "FP32", prior_px),
+        Tensor("PRIOR_SOURCE", "INT32", prior_source),
+        Tensor("TEXTURE", "UINT8", sources[0]),
+        Tensor("COVERAGE", "UINT8", sources[1]),
+        Tensor("FACE_SELECTOR_MODE", "BYTES", mode),
+        Tensor("FACE_SELECTOR_ORDER", "BYTES", order),
+    )
+    return Call(SWAP_MODEL, inputs, _SWAP_OUTPUTS)
+
+
+def parse_swap(
+    outputs: Mapping[str, NDArray[np.generic]], frame: NDArray[np.uint8]
+) -> tuple[NDArray[np.uint8], NDArray[np.float32], NDArray[np.int32]]:
+    """Return the swapped frame, its landmarks and the source of each face.
+
+    Raises:
+        ServerError: the outputs are not the contract's.
+
+    """
+    try:
+        swapped, landmarks, source = (outputs[name] for name in _SWAP_OUTPUTS)
+    except KeyError as error:
+        raise _foreign_answer(outputs) from error
+    if swapped.shape != frame.shape or landmarks.shape != (len(source), VERTICES, 3):
+        raise _foreign_answer(outputs)
+    return np.asarray(swapped, np.uint8), np.asarray(landmarks, np.float32), np.asarray(source, np.int32)
 
 
 def parse_landmarks(outputs: Mapping[str, NDArray[np.generic]]) -> list[FaceLandmarks]:
@@ -215,7 +278,7 @@ def server_error(status: str | None, message: str, *, model: str, address: Addre
         (kind for codes, pattern, kind in _ERROR_RULES if code in codes or (pattern and pattern.search(message))),
         ServerError,
     )
-    if kind is InputError and model != TRACKING_MODEL and not _CONTRACT_COMPLAINT.search(message):
+    if kind is InputError and model in _PHOTO_MODELS and not _CONTRACT_COMPLAINT.search(message):
         kind = ImageError  # the photo is all that such a request carries
     return kind(_advice(kind, message, model, address, timeout_s))
 
@@ -265,7 +328,9 @@ def _per_face(outputs: Mapping[str, NDArray[np.generic]], names: tuple[str, ...]
     try:
         return list(zip(*(outputs[name] for name in names), strict=True))
     except (KeyError, ValueError) as error:
-        shapes = {name: list(array.shape) for name, array in outputs.items()}
-        raise ServerError(
-            f"the server's answer is not facegraph's ({shapes}): client and server are of different versions"
-        ) from error
+        raise _foreign_answer(outputs) from error
+
+
+def _foreign_answer(outputs: Mapping[str, NDArray[np.generic]]) -> ServerError:
+    shapes = {name: list(array.shape) for name, array in outputs.items()}
+    return ServerError(f"the server's answer is not facegraph's ({shapes}): its version differs from the client's")

@@ -160,7 +160,7 @@ def test_answers_become_one_result_per_face(faces: int) -> None:
 @pytest.mark.parametrize("change", [{"POSE": None}, {"SCORE": np.zeros(3)}], ids=["output missing", "unequal counts"])
 def test_an_answer_that_is_not_ours_is_a_server_error(change: dict[str, np.ndarray | None]) -> None:
     outputs = {name: array for name, array in {**_outputs(2), **change}.items() if array is not None}
-    with pytest.raises(ServerError, match="different versions"):
+    with pytest.raises(ServerError, match="version differs"):
         protocol.parse_faces(outputs)
 
 
