@@ -23,6 +23,12 @@ LANDMARKS_SCALE = 1.5
 RIGHT_EYE, LEFT_EYE = 0, 1  # key points of a detection
 RIGHT_EYE_CORNER, LEFT_EYE_CORNER = 33, 263  # vertices of the mesh
 TRACKED_IOU = 0.3
+MOVED = 0.12
+"""Part of its side by which a region may lie beside the detection. Detections and landmarks of still faces agree to
+0.05 of it; a face that has moved further is looked for where it was detected."""
+
+_FLATTEST, _DEEPEST_PX = 4.0, 1e5  # of a prior that can be a face: depth over width or height, largest coordinate
+_LARGEST_WARP_PX = 32767  # OpenCV's limit of a side
 ALIASING_FACTOR = 2.0
 
 
@@ -51,16 +57,17 @@ def crop_faces(image_rgb: NDArray[np.uint8], found: Detections, prior_px: NDArra
     Args:
         image_rgb: UINT8 [H,W,3].
         found: this picture's detections; of more than 16 faces the largest are kept, weak detections last.
-        prior_px: FP32 [n,V,3] landmarks of the frame before; an all-zero row is no face.
+        prior_px: FP32 [n,V,3] landmarks of the frame before; a row that cannot be a face is none, see
+            :func:`can_be_faces`.
 
     """
     roi, detection = roi_from_detections(found), found.score
     prior_index = np.full(len(roi), -1, np.int32)
     if prior_px is not None:
-        alive = np.flatnonzero(np.abs(prior_px[..., :2]).max((1, 2), initial=0) > 0)
-        prior_px = prior_px[alive]
-        new = np.array([not _is_tracked(box, prior_px) for box in found.box_xyxy], bool)
-        roi = np.concatenate([roi_from_landmarks(prior_px), roi[new]])
+        alive = np.flatnonzero(can_be_faces(prior_px))
+        known, tracked = _follow(prior_px[alive], found, roi)
+        new = ~tracked
+        roi = np.concatenate([known, roi[new]])
         prior_index = np.concatenate([alive.astype(np.int32), prior_index[new]])
         detection = np.concatenate([np.ones(len(alive), np.float32), detection[new]])
     if len(roi) == 0:
@@ -105,15 +112,37 @@ def rotation(angle: NDArray[np.floating[Any]]) -> NDArray[np.float32]:
     return np.asarray(np.stack([c, -s, s, c], -1).reshape(-1, 2, 2), np.float32)
 
 
-def _is_tracked(box_xyxy: NDArray[np.float32], prior_px: NDArray[np.float32]) -> bool:
+def can_be_faces(landmarks_px: NDArray[np.float32]) -> NDArray[np.bool_]:
+    """Tell which rows of FP32 [n,V,3] can be a face: not all zero, no NaN or infinity, no absurd place or depth."""
+    bounded = np.where(np.isfinite(landmarks_px), landmarks_px, np.float32(2 * _DEEPEST_PX))
+    sensible = np.abs(bounded).max((1, 2), initial=0) <= _DEEPEST_PX
+    extent = np.ptp(bounded, axis=1) if len(bounded) else np.empty((0, 3), np.float32)
+    return np.asarray(sensible & (extent[:, :2].max(1) > 0) & (extent[:, 2] <= _FLATTEST * extent[:, :2].max(1)))
+
+
+def _follow(
+    prior_px: NDArray[np.float32], found: Detections, found_roi: NDArray[np.float32]
+) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+    """Return the regions [n,4] of faces that go on, and which detections [d] belong to one of them.
+
+    A region is that of the landmarks, which is steadier, or of a sure detection that it has fallen behind.
+    """
+    known = roi_from_landmarks(prior_px)
+    if not len(known) or not len(found_roi):
+        return known, np.zeros(len(found_roi), bool)
     boxes = np.concatenate([prior_px[..., :2].min(1), prior_px[..., :2].max(1)], axis=1)
-    return bool((box_iou(box_xyxy, boxes) > TRACKED_IOU).any())
+    overlap = np.stack([box_iou(box, boxes) for box in found.box_xyxy])  # [d,n]
+    nearest = overlap.argmax(0)
+    belongs = (overlap.max(0) > TRACKED_IOU) & (found.score[nearest] >= WEAK_DETECTION)
+    away = np.linalg.norm(found_roi[nearest, :2] - known[:, :2], axis=1)
+    moved = belongs & (away > MOVED * known[:, 2])
+    return np.where(moved[:, None], found_roi[nearest], known), (overlap > TRACKED_IOU).any(1)
 
 
 def _crop(image_rgb: NDArray[np.uint8], roi: NDArray[np.float32]) -> NDArray[np.uint8]:
     """Cut one upright 192x192 crop out of the picture; beyond its border the edge pixels go on, as in MediaPipe."""
     centre, side, angle = roi[:2].astype(np.float64), float(roi[2]), roi[3:4]
-    if side > ALIASING_FACTOR * MESH_SIZE_PX:
+    if side > ALIASING_FACTOR * MESH_SIZE_PX or max(image_rgb.shape) > _LARGEST_WARP_PX:
         image_rgb, centre, side = _shrink_around(image_rgb, centre, side)
     to_crop = rotation(angle)[0].T.astype(np.float64) * (MESH_SIZE_PX / max(side, 1.0))
     matrix = np.column_stack([to_crop, MESH_SIZE_PX / 2 - to_crop @ centre])
@@ -126,12 +155,12 @@ def _crop(image_rgb: NDArray[np.uint8], roi: NDArray[np.float32]) -> NDArray[np.
 def _shrink_around(
     image_rgb: NDArray[np.uint8], centre: NDArray[np.float64], side: float
 ) -> tuple[NDArray[np.uint8], NDArray[np.float64], float]:
-    """Average the neighbourhood of a large region down, so that the bilinear warp does not skip pixels."""
+    """Cut the neighbourhood of a region out, and average a large one down: the bilinear warp must not skip pixels."""
     height, width = image_rgb.shape[:2]
     reach = side * 0.75  # a square turned by 45 degrees reaches 0.71 of its side from the centre
     x0, y0 = (int(v) for v in np.clip(np.floor(centre - reach), 0, (width - 2, height - 2)))
     x1, y1 = (int(v) for v in np.clip(np.ceil(centre + reach), (x0 + 2, y0 + 2), (width, height)))
-    factor = side / (ALIASING_FACTOR * MESH_SIZE_PX)
+    factor = max(side / (ALIASING_FACTOR * MESH_SIZE_PX), 1.0)
     size = (max(round((x1 - x0) / factor), 1), max(round((y1 - y0) / factor), 1))
     small = np.asarray(cv2.resize(image_rgb[y0:y1, x0:x1], size, interpolation=cv2.INTER_AREA), np.uint8)
     factor_xy = np.array([(x1 - x0) / size[0], (y1 - y0) / size[1]])

@@ -25,6 +25,7 @@ from facegraph_server.face_crop import (
     LANDMARKS_SCALE,
     LEFT_EYE,
     LEFT_EYE_CORNER,
+    MOVED,
     RIGHT_EYE,
     RIGHT_EYE_CORNER,
     TRACKED_IOU,
@@ -153,8 +154,9 @@ def choose_regions(found: TorchDetections, prior_px: Tensor | None, limit: int) 
     prior_index = torch.full_like(valid, -1, dtype=torch.int64)
     if prior_px is not None:
         alive = (prior_px[..., :2].abs() > 0).flatten(1).any(1)
-        tracked = (box_iou(found.box_xyxy, landmarks_box(prior_px)) > TRACKED_IOU) & alive
-        roi = torch.cat([roi_from_landmarks(prior_px), roi])
+        overlap = box_iou(found.box_xyxy, landmarks_box(prior_px)) * valid[:, None]  # [D,P]
+        tracked = (overlap > TRACKED_IOU) & alive
+        roi = torch.cat([_follow(roi_from_landmarks(prior_px), overlap, roi, detection), roi])
         valid = torch.cat([alive, valid & ~tracked.any(1)])
         prior_index = torch.cat([torch.arange(len(alive), device=alive.device), prior_index])
         detection = torch.cat([torch.ones_like(detection[:1]).expand(len(alive)), detection])
@@ -166,6 +168,23 @@ def choose_regions(found: TorchDetections, prior_px: Tensor | None, limit: int) 
     best = best[(best + len(roi) * ~valid[best]).argsort()]
     count = valid.sum(dtype=torch.int32).reshape(1)
     return TorchRegions(roi[best], prior_index[best], detection[best], valid[best], count)
+
+
+def _follow(known: Tensor, overlap: Tensor, found_roi: Tensor, score: Tensor) -> Tensor:
+    """Return the regions [P,4] of faces that go on: the known ones, or of a sure detection that is ahead.
+
+    Args:
+        known: FP32 [P,4] regions of the landmarks of the frame before.
+        overlap: FP32 [D,P] of the detections with those landmarks, 0 where a detection is not valid.
+        found_roi: FP32 [D,4] regions of the detections.
+        score: FP32 [D] of the detections.
+
+    """
+    best, nearest = overlap.max(0)
+    ahead = found_roi[nearest]
+    away = (ahead[:, :2] - known[:, :2]).norm(dim=1)
+    moved = (best > TRACKED_IOU) & (score[nearest] >= WEAK_DETECTION) & (away > MOVED * known[:, 2])
+    return torch.where(moved[:, None], ahead, known)
 
 
 def roi_from_detections(found: TorchDetections) -> Tensor:

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from facegraph_server.contract import DEFAULT_TEXTURE_SIZE_PX, MAX_BATCH, MESH_SIZE_PX, VERTICES
 from facegraph_server.detection import WEAK_DETECTION
 from facegraph_server.detector_views import View, choose_views, whole_view
+from facegraph_server.face_crop import can_be_faces
 from facegraph_server.faces import (
     DUPLICATE_CONTAINMENT,
     PRESENCE_THRESHOLD,
@@ -225,7 +226,7 @@ def frame_inputs(
         "VIEW_COUNT": np.array([len(views)], np.int32),
     }
     if prior_px is not None:
-        alive = prior_px[np.abs(prior_px[..., :2]).max((1, 2), initial=0) > 0]  # also drops what is not a number
+        alive = prior_px[can_be_faces(prior_px)]
         if len(alive) > MAX_BATCH:
             raise InputError(f"PRIOR holds {len(alive)} faces; at most {MAX_BATCH} can go on, send the largest")
         inputs["PRIOR"] = np.zeros((MAX_BATCH, VERTICES, 3), np.float32)

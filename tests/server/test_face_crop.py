@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import cv2
 import numpy as np
 import pytest
 from facegraph_server.contract import MAX_BATCH, MESH_SIZE_PX, VERTICES
 from facegraph_server.detection import Detections
-from facegraph_server.face_crop import crop_faces, landmarks_in_picture, roi_from_landmarks
+from facegraph_server.face_crop import can_be_faces, crop_faces, landmarks_in_picture, roi_from_landmarks
 from numpy.typing import NDArray
+
+from tests.server.pipeline import find_faces
 
 
 def detections(*centres_and_sides: tuple[float, float, float], angle: float = 0.0) -> Detections:
@@ -85,6 +88,45 @@ def test_known_faces_come_first_and_are_not_found_twice() -> None:
     crops = crop_faces(image, detections((61, 61, 60), (240, 150, 40)), prior)
     assert crops.prior_index.tolist() == [1, 2, -1]
     assert crops.roi[:, :2] == pytest.approx(np.array([[150, 100], [60, 60], [240, 150]]), abs=2)
+
+
+@pytest.mark.parametrize(
+    ("column", "value"), [(0, np.nan), (1, np.inf), (2, np.nan), (2, -np.inf), (2, 1e6), (0, 1e30)]
+)
+def test_a_prior_that_cannot_be_a_face_is_none(column: int, value: float) -> None:
+    rng = np.random.default_rng(0)
+    good = rng.uniform(0, 60, (VERTICES, 3)).astype(np.float32)
+    bad = good.copy()
+    bad[7, column] = value
+    deep = good * np.array([1, 1, 5], np.float32)
+    nobody, point = np.zeros_like(good), np.ones_like(good)
+    assert can_be_faces(np.stack([good, bad, deep, nobody, point])).tolist() == [True, False, False, False, False]
+    assert can_be_faces(np.empty((0, VERTICES, 3), np.float32)).shape == (0,)
+
+
+@pytest.mark.parametrize("step", [0.1, 0.2, 0.3])
+def test_a_fast_face_is_not_lost(astronaut_rgb: NDArray[np.uint8], step: float) -> None:
+    """The landmarks of a face that moves by a part of its width in each frame stay on it."""
+    still = find_faces(astronaut_rgb).landmarks_px[:1]
+    width = float(np.ptp(still[0, :, 0]))
+    prior = still
+    for frame in range(1, 13):
+        shift = -frame * step * width if frame <= 6 else -(12 - frame) * step * width
+        moved = cv2.warpAffine(
+            astronaut_rgb, np.array([[1.0, 0, shift], [0, 1, 0]]), (512, 512), borderMode=cv2.BORDER_REPLICATE
+        )
+        prior = find_faces(moved, prior_px=prior).landmarks_px
+        assert len(prior) == 1
+        assert np.abs(prior[0, :, 0] - still[0, :, 0] - shift).mean() < 0.03 * width
+
+
+def test_a_small_face_in_a_picture_wider_than_opencv_can_warp() -> None:
+    picture = np.zeros((300, 40_000, 3), np.uint8)
+    picture[100:200, 39_000:39_100] = 255
+    crop = crop_faces(picture, detections((39_050, 150, 100))).crops[0].astype(int)
+    near = crop_faces(picture[:, -1500:].copy(), detections((550, 150, 100))).crops[0].astype(int)
+    assert crop.mean() > 50
+    assert np.abs(crop - near).max() <= 2
 
 
 def test_roi_from_landmarks_is_the_upright_bounding_square() -> None:

@@ -158,9 +158,12 @@ def test_tracking_without_a_face_to_follow_finds_new_ones(astronaut_rgb: Image, 
     assert_agrees(torch_faces(astronaut_rgb, prior_px=prior_px), find_faces(astronaut_rgb, prior_px=prior_px))
 
 
+FACE = np.random.default_rng(0).uniform(0, 60, (VERTICES, 3)).astype(np.float32)
+
+
 def test_more_faces_than_can_go_on_are_refused(astronaut_rgb: Image) -> None:
     with pytest.raises(InputError, match="17 faces; at most 16"):
-        frame_inputs(astronaut_rgb, frame_views(512, 512), FrameBucket(512, 512, 1), np.ones((17, 468, 3), np.float32))
+        frame_inputs(astronaut_rgb, frame_views(512, 512), FrameBucket(512, 512, 1), np.stack([FACE] * 17))
 
 
 def test_of_more_faces_than_regions_the_largest_are_kept(astronaut_rgb: Image, hopper_rgb: Image) -> None:
