@@ -19,7 +19,7 @@ from facegraph_server.profiles import PROFILES, default_profile, loaded_models
 from facegraph_server.triton_install import find_triton
 from perf_sweep.analyzer import find_perf_analyzer
 from perf_sweep.cases import MODELS, PROTOCOLS, SHARED_MEMORY, Case
-from perf_sweep.inputs import make_inputs_aside, read_photos
+from perf_sweep.inputs import make_inputs, read_photos
 from perf_sweep.machine import describe_machine, load_per_core
 from perf_sweep.measurement import FULL, QUICK, Addresses, Measurement
 from perf_sweep.results import STEPS_PICTURE, THROUGHPUT_PICTURE, ResultFolder, report, update_document
@@ -213,7 +213,7 @@ def _measure(
     """Measure and write; return what came of it."""
     analyzer = find_perf_analyzer(console.print)
     with console.status("looking for the faces in the photos"):
-        inputs = make_inputs_aside(read_photos(photos))
+        inputs = make_inputs(read_photos(photos))
     for profile in plan.profiles:
         if missing := plan.not_served(profile):
             console.print(f"{profile} has {', '.join(missing)} only as a part of others: left out")

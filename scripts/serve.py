@@ -58,7 +58,7 @@ def main(
                 console.print("stopping")
                 raise
             log = server.log()
-        console.print(f"Triton ended by itself with status {status}. Its log:\n{log}", markup=False)
+        console.print(f"the server ended by itself with status {status}: start it again. Its log:\n{log}", markup=False)
         sys.exit(1)
     except FaceGraphError as error:
         console.print(f"error: {error}", style="red", markup=False)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -54,16 +53,6 @@ class ModelInput:
     def write(self, path: Path) -> None:
         """Write the file for ``--input-data``."""
         write_atomically(path, json.dumps({"data": self.steps}).encode())
-
-
-def make_inputs_aside(photos: Mapping[str, bytes]) -> dict[str, ModelInput]:
-    """Do :func:`make_inputs` in a thread of its own.
-
-    On a CPU with AMX, OpenVINO gives its thread an alternate signal stack and frees it without telling the kernel: the
-    next signal of that thread, such as Ctrl-C of the main one, would end the process.
-    """
-    with ThreadPoolExecutor(1) as pool:
-        return pool.submit(make_inputs, photos).result()
 
 
 def make_inputs(photos: Mapping[str, bytes]) -> dict[str, ModelInput]:

@@ -6,6 +6,7 @@ spends most of the landmark network in PReLU.
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -48,7 +49,10 @@ class CpuNetwork:
             # Pinning gives the first thread of every process the first core: with an instance a core, all but one idle.
             "ENABLE_CPU_PINNING": False,
         }
-        compiled = core.compile_model(model, "CPU", options)
+        # On CPUs with AMX, OpenVINO gives the thread that compiles an alternate signal stack and frees it: the next
+        # signal there, such as Ctrl-C, would end the process. So that thread is one that ends at once.
+        with ThreadPoolExecutor(1) as thread:
+            compiled = thread.submit(core.compile_model, model, "CPU", options).result()
         self._request = compiled.create_infer_request()
         self._outputs = {
             output.any_name: (self._request.get_output_tensor(i), tuple(output.shape)[1:])

@@ -29,7 +29,9 @@ START_TIMEOUT_S = 120.0
 _POLL_S = 0.1
 _LOG_LINES = 20
 _LOG_COLUMNS = 300
-_LOG_ERROR = re.compile(r"E\d{4} |\S+tritonserver: ")  # glog's error level with month and day, or a refused option
+_LOG_ERROR = re.compile(  # glog's error level with month and day, a refused option, or the supervisor's own word
+    rf"E\d{{4}} (?!.*CudaDriverHelper)|\S+tritonserver: |{supervisor.NAME}: "  # without a GPU Triton logs the helper's
+)
 _SHM_BYTES = 64 << 20
 _SHM_GROWTH_BYTES = 16 << 20
 
@@ -140,9 +142,14 @@ class EmbeddedServer:
                 self._log.close()
                 self._log = None
 
-    def wait(self) -> int:
-        """Block until the server ends by itself; return its exit status."""
-        return self._running().wait()
+    def wait(self, timeout_s: float | None = None) -> int:
+        """Block until the server ends by itself; return its exit status.
+
+        Raises:
+            TimeoutExpired: of ``subprocess``: it has not ended after ``timeout_s``.
+
+        """
+        return self._running().wait(timeout_s)
 
     def log(self, lines: int = _LOG_LINES) -> str:
         """Return the errors in Triton's log, or its last lines; also after the server has ended."""

@@ -169,3 +169,16 @@ def test_serve_script_runs_until_interrupted(tmp_path: Path) -> None:
         os.killpg(serving.pid, signal.SIGINT)
         assert serving.wait(30) == 0
     assert wait_until(lambda: everything() == before)
+
+
+def test_a_server_whose_step_was_killed_stops_and_says_so() -> None:
+    """Triton would stay ready and fail every request that the step should have answered."""
+    before = everything()
+    with EmbeddedServer(profile="cpu") as server:
+        stubs = own_processes() - before[0]
+        victim = next(pid for pid in stubs if b"/crop_faces/" in Path(f"/proc/{pid}/cmdline").read_bytes())
+        os.kill(victim, signal.SIGKILL)
+        ended = server.wait(20)
+        assert ended == 1
+        assert "a process of a Python model died, so the server was stopped" in server.log()
+    assert wait_until(lambda: everything() == before)
