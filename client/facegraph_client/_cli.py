@@ -30,7 +30,9 @@ _OK, _SOME_FAILED, _NOTHING_DONE, _INTERRUPTED = 0, 1, 2, 130
 _PICTURE_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp")
 _PLAIN_WIDTH = 200  # of a table that goes to a file or a pipe
 
-_photos = click.argument("photos", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="PHOTO...")
+# A photo that may not be read is that photo's trouble only.
+_photo_path = click.Path(path_type=Path, readable=False)
+_photos = click.argument("photos", nargs=-1, required=True, type=_photo_path, metavar="PHOTO...")
 _server = click.option(
     "--server",
     metavar="ADDRESS",
@@ -155,10 +157,7 @@ def landmarks(
     from facegraph_client._server_choice import connect  # noqa: PLC0415
 
     if picture is not None:
-        if len(photos) > 1:
-            raise click.UsageError("--picture takes one photo; call the command once for each")
-        if picture.suffix.lower() not in _PICTURE_SUFFIXES:
-            raise click.UsageError(f"--picture must end in one of {', '.join(_PICTURE_SUFFIXES)}")
+        _check_picture(picture, photos)
         prepare_folder(picture.parent)
         refuse_existing([picture], overwrite=overwrite)
     documents: list[dict[str, Any]] = []
@@ -199,6 +198,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader of stdout, such as head, has had enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _SOME_FAILED
+    except OSError as error:  # stdout went to a full disk
+        _tell(f"error: the results cannot be written: {error.strerror or error}")
+        return _NOTHING_DONE
     return status or _OK
 
 
@@ -222,6 +224,15 @@ def _waiting(message: str) -> Iterator[None]:
         return
     with console.status(message):
         yield
+
+
+def _check_picture(picture: Path, photos: Sequence[Path]) -> None:
+    if len(photos) > 1:
+        raise click.UsageError("--picture takes one photo; call the command once for each")
+    if picture.suffix.lower() not in _PICTURE_SUFFIXES:
+        raise click.UsageError(f"--picture must end in one of {', '.join(_PICTURE_SUFFIXES)}")
+    if picture.exists() and photos[0].exists() and picture.samefile(photos[0]):
+        raise click.UsageError(f"--picture {picture} is the photo itself: choose another name")
 
 
 def _write_picture(photo: Path, faces: Sequence[Any], picture: Path, overwrite: bool) -> None:

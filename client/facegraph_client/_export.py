@@ -42,8 +42,9 @@ def save_obj(face: Face, path: str | os.PathLike[str], *, overwrite: bool) -> No
     write_files(
         {
             png: png_bytes(face.texture_rgb),
-            mtl: _mtl_text(png.name).encode(),
-            obj: _obj_text(face.vertices_cm, mtl.name).encode(),
+            # A file name need not be text: its bytes go out as they came in.
+            mtl: _mtl_text(png.name).encode(errors="surrogateescape"),
+            obj: _obj_text(face.vertices_cm, mtl.name).encode(errors="surrogateescape"),
         },
         overwrite=overwrite,
     )

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import gevent
 import numpy as np
 import tritonclient.http as triton
 import tritonclient.http.aio as triton_aio
@@ -18,6 +20,10 @@ from numpy.typing import NDArray
 from tritonclient.utils import InferenceServerException
 
 from facegraph_client._protocol import COMPUTE_PARTS, Address, Call, output_arrays, server_error
+
+if hasattr(os, "register_at_fork"):
+    # Or a forked process waits on its parent's events.
+    os.register_at_fork(after_in_child=gevent.reinit)
 
 
 class HttpTransport:
@@ -50,13 +56,17 @@ class HttpTransport:
             client.close()
 
     def _client(self, timeout_s: float) -> triton.InferenceServerClient:
-        """Return this thread's client; tritonclient fixes the timeout when it is made, so there is one for each."""
-        clients: dict[float, triton.InferenceServerClient] = vars(self._of_thread).setdefault("clients", {})
-        if timeout_s not in clients:
-            clients[timeout_s] = triton.InferenceServerClient(
+        """Return this thread's client; tritonclient fixes the timeout when it is made, so there is one for each.
+
+        A forked process makes its own: on a shared socket it would read the answers to its parent.
+        """
+        clients: dict[tuple[int, float], triton.InferenceServerClient] = vars(self._of_thread).setdefault("clients", {})
+        key = os.getpid(), timeout_s
+        if key not in clients:
+            clients[key] = triton.InferenceServerClient(
                 self.address.target, connection_timeout=timeout_s, network_timeout=timeout_s
             )
-        return clients[timeout_s]
+        return clients[key]
 
 
 class AsyncHttpTransport:

@@ -45,6 +45,7 @@ COMPUTE_PARTS = ("compute_input", "compute_infer", "compute_output")
 
 _PHOTO_MODELS = (LANDMARKS_MODEL, RECONSTRUCTION_MODEL)
 _NANOSECONDS_PER_MS = 1e6
+_LONGEST_TIMEOUT_S = 86_400
 _MAX_PORT = 65535
 
 
@@ -96,9 +97,9 @@ def parse_address(url: str) -> Address:
 
 
 def checked_timeout(timeout_s: float) -> float:
-    """Return the timeout, or raise :class:`InputError` unless it is a positive, finite number of seconds."""
-    if not 0 < timeout_s < float("inf"):
-        raise InputError(f"the timeout must be a positive, finite number of seconds, not {timeout_s}")
+    """Return the timeout, or raise :class:`InputError` unless it is a positive number of seconds, up to a day."""
+    if not 0 < timeout_s <= _LONGEST_TIMEOUT_S:
+        raise InputError(f"the timeout must be more than 0 and at most {_LONGEST_TIMEOUT_S} seconds, not {timeout_s}")
     return float(timeout_s)
 
 

@@ -19,3 +19,6 @@ MAX_BATCH = 16
 
 DEFAULT_TEXTURE_SIZE_PX = 1024
 TEXTURE_SIZE_RANGE_PX = (64, 4096)
+
+MAX_TEXELS = 16 * 2048**2
+"""Most texels of one answer: 256 MB with their coverage. 16 faces may have 2048 texels a side, 4 may have 4096."""

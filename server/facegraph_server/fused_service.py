@@ -21,11 +21,12 @@ from facegraph_client import InputError
 from numpy.typing import NDArray
 from torch import Tensor
 
-from facegraph_server.contract import DEFAULT_TEXTURE_SIZE_PX, MAX_BATCH, TEXTURE_SIZE_RANGE_PX, VERTICES
+from facegraph_server.contract import DEFAULT_TEXTURE_SIZE_PX, MAX_BATCH, VERTICES
 from facegraph_server.errors import ModelBuildError
 from facegraph_server.faces import Faces
 from facegraph_server.frame_graph import FrameGraph, GraphCounters
 from facegraph_server.paths import onnx_path
+from facegraph_server.reconstruction import check_texture_size
 from facegraph_server.torch_frame import FrameBucket, FrameFunction, TextureFunction, frame_inputs, frame_views
 from facegraph_server.torch_networks import TorchNetwork
 
@@ -186,13 +187,12 @@ class FusedFrames:
             ModelBuildError: these graphs were given no function that unwraps.
 
         """
-        low, high = TEXTURE_SIZE_RANGE_PX
-        if not low <= texture_size_px <= high:
-            raise InputError(f"the texture size must be {low} to {high} texels, not {texture_size_px}")
+        check_texture_size(texture_size_px, 0)
         if self._unwrap is None:
             raise ModelBuildError("these graphs make no textures; give FusedFrames a function that unwraps them")
         bucket, found = self._run(frame_rgb, fine, None)
         faces = _faces(found)
+        check_texture_size(texture_size_px, len(faces.score))
         texture = np.empty((len(faces.score), texture_size_px, texture_size_px, 3), np.uint8)
         coverage = np.empty(texture.shape[:3], np.uint8)
         size = np.array([frame_rgb.shape[1], frame_rgb.shape[0]], np.int32)

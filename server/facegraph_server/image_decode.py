@@ -6,6 +6,7 @@ Outside the CUDA graph: the size of the result, and the work, depend on the pict
 from __future__ import annotations
 
 import io
+import struct
 
 import numpy as np
 import pillow_heif
@@ -22,6 +23,9 @@ MAX_PIXELS = 120_000_000
 """Largest picture that is decoded: 360 MB as RGB."""
 
 _ORIENTATION = 0x0112  # EXIF tag
+_DAMAGED_EXIF = (OSError, ValueError, SyntaxError, EOFError, RuntimeError, TypeError, struct.error)
+"""What Pillow raises for it."""
+
 _ACCEPTED = "send a JPEG, PNG, WebP, BMP, TIFF, GIF, HEIC or AVIF picture"
 _SIGNATURES = (
     (b"%PDF", "a PDF document"),
@@ -89,12 +93,21 @@ def _decode_jpeg(picture: Image.Image, data: bytes) -> NDArray[np.uint8] | None:
     """Decode a colour or grey JPEG, a third faster than Pillow would; None if it is none, or is not flawless."""
     if picture.format != "JPEG" or picture.mode not in ("RGB", "L"):
         return None
-    orientation = picture.getexif().get(_ORIENTATION, 1) if "exif" in picture.info else 1
+    orientation = _orientation(picture) if "exif" in picture.info else 1
     try:
         stored = simplejpeg.decode_jpeg(data)
-    except ValueError:
+    except ValueError as error:
+        if "premature end" in str(error).lower():  # Pillow would paint the missing part grey and say nothing
+            raise
         return None
     return np.ascontiguousarray(_turn_upright(stored, orientation))
+
+
+def _orientation(picture: Image.Image) -> int:
+    try:
+        return int(picture.getexif().get(_ORIENTATION, 1))
+    except _DAMAGED_EXIF:
+        return 1
 
 
 def _turn_upright(stored: NDArray[np.uint8], orientation: int) -> NDArray[np.uint8]:
@@ -107,7 +120,11 @@ def _turn_upright(stored: NDArray[np.uint8], orientation: int) -> NDArray[np.uin
 
 
 def _decode_with_pillow(picture: Image.Image) -> NDArray[np.uint8]:
-    upright = ImageOps.exif_transpose(picture)
+    picture.load()
+    try:
+        upright = ImageOps.exif_transpose(picture)
+    except _DAMAGED_EXIF:
+        upright = picture  # its pixels are good, only what it says about itself is not
     if upright.mode.startswith("I"):  # 16-bit grey; Pillow's own conversion to 8 bits clips instead of scaling
         grey = np.asarray(upright, np.int64).clip(0, 0xFFFF) >> 8
         return np.repeat(grey.astype(np.uint8)[..., None], 3, axis=2)

@@ -8,7 +8,7 @@ import numpy as np
 from facegraph_client import InputError
 from numpy.typing import NDArray
 
-from facegraph_server.contract import DEFAULT_TEXTURE_SIZE_PX, TEXTURE_SIZE_RANGE_PX, VERTICES
+from facegraph_server.contract import DEFAULT_TEXTURE_SIZE_PX, MAX_TEXELS, TEXTURE_SIZE_RANGE_PX, VERTICES
 from facegraph_server.geometry import fit_head
 from facegraph_server.texture import unwrap_texture
 
@@ -30,6 +30,23 @@ class Reconstruction(NamedTuple):
     coverage: NDArray[np.uint8]
 
 
+def check_texture_size(size_px: int, faces: int) -> None:
+    """Check the size of the textures of so many faces.
+
+    Raises:
+        InputError: it is out of range, or all of them are too much for one answer.
+
+    """
+    low, high = TEXTURE_SIZE_RANGE_PX
+    if not low <= size_px <= high:
+        raise InputError(f"the texture size must be {low} to {high} texels, not {size_px}")
+    if faces * size_px**2 > MAX_TEXELS:
+        most = int((MAX_TEXELS / faces) ** 0.5)
+        raise InputError(
+            f"the photo shows {faces} faces: for so many the texture size may be at most {most} texels, not {size_px}"
+        )
+
+
 def reconstruct_faces(
     image_rgb: NDArray[np.uint8], landmarks_px: NDArray[np.float32], texture_size_px: int = DEFAULT_TEXTURE_SIZE_PX
 ) -> Reconstruction:
@@ -41,12 +58,10 @@ def reconstruct_faces(
         texture_size_px: side T of the textures.
 
     Raises:
-        InputError: the texture size is out of range.
+        InputError: see :func:`check_texture_size`.
 
     """
-    low, high = TEXTURE_SIZE_RANGE_PX
-    if not low <= texture_size_px <= high:
-        raise InputError(f"the texture size must be {low} to {high} texels, not {texture_size_px}")
+    check_texture_size(texture_size_px, len(landmarks_px))
     count, size = len(landmarks_px), texture_size_px
     faces = Reconstruction(
         np.empty((count, VERTICES, 3), np.float32),

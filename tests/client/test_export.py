@@ -213,3 +213,10 @@ def test_khronos_validator_finds_nothing(tmp_path: Path, texture_size_px: int) -
     assert report["issues"]["numInfos"] == 0, report["issues"]["messages"]
     assert report["info"]["totalVertexCount"] == 468
     assert report["info"]["totalTriangleCount"] == 898
+
+
+def test_a_file_name_that_is_no_text_is_written_as_it_is(face: Face, tmp_path: Path) -> None:
+    name = os.fsdecode(b"caf\xe9.obj")
+    face.save_obj(tmp_path / name)
+    assert b"mtllib caf\xe9.mtl\n" in (tmp_path / name).read_bytes()
+    assert b"map_Kd caf\xe9.png\n" in (tmp_path / os.fsdecode(b"caf\xe9.mtl")).read_bytes()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import io
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -153,3 +155,25 @@ def test_the_async_client_gives_the_same_answers(server: EmbeddedServer, sample_
     over_http = asyncio.run(ask(f"http://{server.http_address}"))
     for landmarks in over_grpc + over_http:
         np.testing.assert_array_equal(landmarks, over_grpc[0])
+
+
+FORK = """
+import os, sys
+import numpy as np
+from facegraph_client import FaceClient
+with FaceClient(sys.argv[1]) as client:
+    expected = client.landmarks(sys.argv[2])[0].landmarks_px
+    child = os.fork()
+    # Both ask at once, for different things.
+    ask = client.landmarks if child else client.reconstruct
+    good = all(np.array_equal(ask(sys.argv[2])[0].landmarks_px, expected) for _ in range(8))
+    if child == 0:
+        os._exit(0 if good else 1)
+    _, status = os.waitpid(child, 0)
+    sys.exit(0 if good and status == 0 else 1)
+"""
+
+
+def test_a_forked_process_does_not_read_its_parents_answers(server: EmbeddedServer, sample_photo: Path) -> None:
+    command = [sys.executable, "-c", FORK, f"http://{server.http_address}", str(sample_photo)]
+    assert subprocess.run(command, timeout=60).returncode == 0

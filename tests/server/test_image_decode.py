@@ -111,6 +111,20 @@ def test_grey_pictures_become_three_equal_channels(data: bytes, tolerance: int) 
     assert np.abs(decoded - gradient()[..., :1]).max() <= tolerance
 
 
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP"])
+def test_a_damaged_exif_block_does_not_cost_the_picture(kind: str) -> None:
+    options = {"lossless": True} if kind == "WEBP" else {"quality": 95, "subsampling": 0} if kind == "JPEG" else {}
+    decoded = decode_image(encoded(rgb(), kind, exif=b"Exif\0\0" + b"nonsense" * 4, **options))
+    assert np.abs(decoded.astype(int) - gradient()).mean() <= 2
+
+
+def test_a_header_that_promises_more_than_the_file_holds_is_damage() -> None:
+    at = JPEG.index(b"\xff\xc0") + 5  # height and width of the frame header
+    inflated = JPEG[:at] + struct.pack(">HH", 10_900, 10_900) + JPEG[at + 4 :]
+    with pytest.raises(ImageError, match="damaged or incomplete"):
+        decode_image(inflated)
+
+
 def test_transparent_pixels_are_white() -> None:
     layers = rgb().convert("RGBA")
     layers.putalpha(0)
