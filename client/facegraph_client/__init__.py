@@ -14,11 +14,17 @@ from facegraph_client._errors import (
     ServerTimeoutError,
     ServerUnavailableError,
     SetupError,
+    VideoError,
 )
 from facegraph_client._photo import Photo, load_upright_rgb
 from facegraph_client._preview import draw_landmarks, preview
+from facegraph_client._protocol import SwappedPhoto
+from facegraph_client._provenance import marked_picture, read_provenance
 from facegraph_client._raster import Raster, rasterize
 from facegraph_client._results import Face, FaceLandmarks
+from facegraph_client._swap import FaceSwapSession, SwapState
+from facegraph_client._video_live import LiveReport, LiveResult
+from facegraph_client._video_pipeline import VideoProgress, VideoReport
 
 __all__ = [
     "AsyncFaceClient",
@@ -27,8 +33,11 @@ __all__ = [
     "FaceClient",
     "FaceGraphError",
     "FaceLandmarks",
+    "FaceSwapSession",
     "ImageError",
     "InputError",
+    "LiveReport",
+    "LiveResult",
     "ModelUnavailableError",
     "OutputError",
     "Photo",
@@ -38,9 +47,16 @@ __all__ = [
     "ServerTimeoutError",
     "ServerUnavailableError",
     "SetupError",
+    "SwapState",
+    "SwappedPhoto",
+    "VideoError",
+    "VideoProgress",
+    "VideoReport",
     "canonical_face",
     "draw_landmarks",
     "load_upright_rgb",
+    "marked_picture",
     "preview",
     "rasterize",
+    "read_provenance",
 ]

@@ -15,6 +15,7 @@ from facegraph_client import _protocol as protocol
 from facegraph_client._client import DEFAULT_ADDRESS
 from facegraph_client._errors import ServerError, ServerTimeoutError
 from facegraph_client._photo import Photo, encoded_photo
+from facegraph_client._protocol import SwappedPhoto, checked_selector
 from facegraph_client._results import Face, FaceLandmarks
 
 if TYPE_CHECKING:
@@ -126,6 +127,38 @@ class AsyncFaceClient:
 
         """
         return protocol.parse_landmarks(await self._infer(protocol.tracking_call(frame_rgb, prior or ())))
+
+    async def swap(
+        self,
+        source: Photo,
+        target: Photo,
+        *,
+        mode: str = "one",
+        order: str = "large-small",
+        search_tiles: bool = False,
+    ) -> SwappedPhoto:
+        """Put the faces of one photo onto those of another.
+
+        For video see :class:`FaceSwapSession`.
+
+        Args:
+            source: the photo whose faces to take, the largest first.
+            target: the photo to change.
+            mode: which of its faces: ``one``, as many as the source has; ``many``, all.
+            order: in which its faces are counted: ``large-small``, ``small-large``, ``left-right``, ``right-left``,
+                ``top-bottom`` or ``bottom-top``.
+            search_tiles: see :meth:`landmarks`; in the target.
+
+        Raises:
+            ImageError: a photo cannot be read or decoded, or the source shows no face.
+            InputError: mode or order is unknown.
+            ServerError: the server could not answer; see its subclasses.
+
+        """
+        call = protocol.photo_swap_call(
+            encoded_photo(source), encoded_photo(target), checked_selector(mode, order), search_tiles=search_tiles
+        )
+        return protocol.parse_photo_swap(await self._infer(call))
 
     async def is_ready(self) -> bool:
         """Say, within two seconds, whether the server answers and can find faces."""

@@ -11,7 +11,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -19,15 +19,24 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from facegraph_client._errors import FaceGraphError
-from facegraph_client._protocol import DEFAULT_TEXTURE_SIZE_PX, DEFAULT_TIMEOUT_S, TEXTURE_SIZE_RANGE_PX
+from facegraph_client._protocol import (
+    DEFAULT_TEXTURE_SIZE_PX,
+    DEFAULT_TIMEOUT_S,
+    SELECTOR_MODES,
+    SELECTOR_ORDERS,
+    TEXTURE_SIZE_RANGE_PX,
+)
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
     from facegraph_client._batch import BatchReport
+    from facegraph_client._swap_command import SwapListener
+    from facegraph_client._video_pipeline import VideoProgress
 
 _OK, _SOME_FAILED, _NOTHING_DONE, _INTERRUPTED = 0, 1, 2, 130
 _PICTURE_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp")
+_CONSENT = "Swap only faces of people who agreed to it. The result is marked as a composite."
 _PLAIN_WIDTH = 200  # of a table that goes to a file or a pipe
 
 # A photo that may not be read is that photo's trouble only.
@@ -63,6 +72,7 @@ def cli() -> None:
       facegraph reconstruct holiday/*.jpg --out faces/ --texture-size 2048
       facegraph landmarks photo.jpg > landmarks.json
       facegraph landmarks photo.jpg --picture mesh.png
+      facegraph swap --source face.jpg --target in.mp4 --out out.mp4
     """  # noqa: D301  (the backspace keeps click from wrapping)
 
 
@@ -179,6 +189,84 @@ def landmarks(
     return _SOME_FAILED if any("error" in document for document in documents) else _OK
 
 
+@cli.command()
+@click.option(
+    "--source",
+    "sources",
+    required=True,
+    multiple=True,
+    metavar="PHOTO",
+    type=_photo_path,
+    help="Whose face to put in; may be repeated for a video, for several faces.",
+)
+@click.option(
+    "--target",
+    required=True,
+    metavar="TARGET",
+    help="A photo, a video, a folder of them, or live: rtsp://..., a camera's number, - for a stream on stdin.",
+)
+@click.option(
+    "--out",
+    required=True,
+    metavar="PATH",
+    type=click.Path(path_type=Path),
+    help="The result: a photo, a video (.mp4, .mov, .mkv), or a folder for a folder.",
+)
+@click.option(
+    "--face-selector-mode",
+    "mode",
+    type=click.Choice(SELECTOR_MODES[:2]),
+    default="one",
+    show_default=True,
+    help="one: as many faces as there are sources, the first in the order. many: all faces, the sources in turn.",
+)
+@click.option(
+    "--face-selector-order",
+    "order",
+    type=click.Choice(SELECTOR_ORDERS),
+    default="large-small",
+    show_default=True,
+    help="In which order the faces of the target are counted.",
+)
+@click.option("--resume", is_flag=True, help="Go on with a video that was interrupted.")
+@_server
+@_search_tiles
+@_overwrite
+@_timeout
+def swap(
+    sources: tuple[Path, ...],
+    target: str,
+    out: Path,
+    mode: str,
+    order: str,
+    resume: bool,
+    server: str | None,
+    search_tiles: bool,
+    overwrite: bool,
+    timeout_s: float,
+) -> int:
+    """Put the face of one photo onto those of another photo, of a video or of a live source.
+
+    A video keeps its sound, times, size and colours. Every result carries the mark of a composite with synthetic
+    elements (IPTC digital source type). Use it only with the consent of the people shown, and say what it is.
+
+    \b
+    Examples:
+      facegraph swap --source face.jpg --target photo.jpg --out swapped.jpg
+      facegraph swap --source face.jpg --target in.mp4 --out out.mp4
+      facegraph swap --source a.jpg --source b.jpg --target in.mp4 --out out.mp4 --face-selector-order left-right
+      facegraph swap --source face.jpg --target 0 --out recorded.mp4
+    """  # noqa: D301  (the backspace keeps click from wrapping)
+    from facegraph_client._server_choice import connect  # noqa: PLC0415
+    from facegraph_client._swap_command import SwapOptions, swap_targets  # noqa: PLC0415
+
+    _tell(_CONSENT)
+    options = SwapOptions(mode=mode, order=order, search_tiles=search_tiles, overwrite=overwrite, resume=resume)
+    with connect(server, timeout_s=timeout_s, waiting=_waiting) as client, _swap_progress() as listener:
+        failures = swap_targets(client, sources, target, out, options, listener)
+    return _SOME_FAILED if failures else _OK
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status."""
     for name in ("SIGTERM", "SIGHUP"):  # unwind like Ctrl-C, so that an embedded server is stopped
@@ -276,6 +364,32 @@ def _progress(photos: int) -> Iterator[_Listener]:
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         yield _Listener(progress, progress.add_task("photos", total=photos))
+
+
+@contextlib.contextmanager
+def _swap_progress() -> Iterator[SwapListener]:
+    from rich.console import Console  # noqa: PLC0415
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn  # noqa: PLC0415
+
+    from facegraph_client._swap_command import SwapListener  # noqa: PLC0415
+
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        bars: dict[Path, TaskID] = {}
+
+        def show(target: Path, video: VideoProgress) -> None:
+            if target not in bars:
+                bars[target] = progress.add_task("")
+            text = f"{target.name}: {video.frames_done} frames, {video.frames_per_s:.1f} frames/s"
+            progress.update(bars[target], description=text, completed=video.frames_done, total=video.frames_estimate)
+
+        def say(prefix: str, style: str) -> Callable[[str], None]:
+            from rich.text import Text  # noqa: PLC0415
+
+            return lambda message: progress.console.print(Text(prefix + message, style), soft_wrap=True)
+
+        yield SwapListener(warn=say("warning: ", "yellow"), done=say("", ""), fail=say("error: ", "red"), progress=show)
 
 
 def _print_summary(report: BatchReport, folder: Path) -> None:

@@ -5,13 +5,14 @@
     FaceGraphError                 catch this one to catch them all
     ├── InputError                 the caller's input is wrong; the message says what to change
     │   ├── ImageError             a photo cannot be read, decoded or accepted
+    │   ├── VideoError             a video cannot be read, decoded or accepted
     │   └── OutputError            a result cannot be written where it was asked for
     ├── ServerError                the server could not answer
     │   ├── ServerUnavailableError nobody answers at the address, or the server is shutting down
     │   ├── ServerTimeoutError     no answer within the timeout
     │   ├── ServerOverloadedError  the server's queue is full
     │   └── ModelUnavailableError  the server answers, but does not serve the model
-    └── SetupError                 building models or starting a server failed (raised by facegraph_server)
+    └── SetupError                 a package is missing, or building models or starting a server failed
 """
 
 from __future__ import annotations
@@ -27,6 +28,10 @@ class InputError(FaceGraphError):
 
 class ImageError(InputError):
     """A photo cannot be read, decoded or accepted."""
+
+
+class VideoError(InputError):
+    """A video cannot be read, decoded or accepted, or its streams do not fit the container that was asked for."""
 
 
 class OutputError(InputError):
@@ -54,4 +59,4 @@ class ModelUnavailableError(ServerError):
 
 
 class SetupError(FaceGraphError):
-    """Building the models or starting a server failed."""
+    """A package is missing, or building the models or starting a server failed."""

@@ -29,6 +29,7 @@ LANDMARKS_MODEL = "face_landmarks"
 RECONSTRUCTION_MODEL = "face_reconstruction"
 TRACKING_MODEL = "face_tracking"
 SWAP_MODEL = "face_swap"
+PHOTO_SWAP_MODEL = "face_swap_image"
 
 DEFAULT_TIMEOUT_S = 30.0
 DEFAULT_READY_TIMEOUT_S = 60.0
@@ -37,13 +38,16 @@ READY_POLL_S = 0.1
 DEFAULT_TEXTURE_SIZE_PX = 1024
 TEXTURE_SIZE_RANGE_PX = (64, 4096)
 
+SELECTOR_MODES = ("one", "many", "reference")
+SELECTOR_ORDERS = ("large-small", "small-large", "left-right", "right-left", "top-bottom", "bottom-top")
+
 _LANDMARK_OUTPUTS = ("LANDMARKS", "BOX", "SCORE")
 _SWAP_OUTPUTS = ("SWAPPED", "LANDMARKS", "SOURCE_INDEX")
 _FACE_OUTPUTS = (*_LANDMARK_OUTPUTS, "VERTICES", "POSE", "TEXTURE", "COVERAGE")
 COMPUTE_PARTS = ("compute_input", "compute_infer", "compute_output")
 """What Triton's statistics call the parts of a model's own time."""
 
-_PHOTO_MODELS = (LANDMARKS_MODEL, RECONSTRUCTION_MODEL)
+_PHOTO_MODELS = (LANDMARKS_MODEL, RECONSTRUCTION_MODEL, PHOTO_SWAP_MODEL)
 _NANOSECONDS_PER_MS = 1e6
 _LONGEST_TIMEOUT_S = 86_400
 _MAX_PORT = 65535
@@ -63,6 +67,22 @@ class Call(NamedTuple):
     model: str
     inputs: tuple[Tensor, ...]
     outputs: tuple[str, ...]
+
+
+class SwappedPhoto(NamedTuple):
+    """A photo with swapped faces.
+
+    Attributes:
+        encoded: the photo in the format in which it was sent, or as PNG, marked as a composite; the very bytes that
+            were sent where no face was swapped.
+        faces: how many faces it shows.
+        swapped: how many of them were swapped.
+
+    """
+
+    encoded: bytes
+    faces: int
+    swapped: int
 
 
 class Address(NamedTuple):
@@ -160,6 +180,19 @@ def checked_frame(frame_rgb: NDArray[np.uint8]) -> NDArray[np.uint8]:
     return np.ascontiguousarray(frame)
 
 
+def checked_selector(mode: str, order: str) -> tuple[str, str]:
+    """Return the face selector's mode and order.
+
+    Raises:
+        InputError: one of them is unknown.
+
+    """
+    for name, value, known in (("mode", mode, SELECTOR_MODES), ("order", order, SELECTOR_ORDERS)):
+        if value not in known:
+            raise InputError(f"there is no face selector {name} {value!r}; choose one of {', '.join(known)}")
+    return mode, order
+
+
 def swap_call(
     frame: NDArray[np.uint8],
     prior_px: NDArray[np.float32],
@@ -190,6 +223,32 @@ def swap_call(
         Tensor("FACE_SELECTOR_ORDER", "BYTES", order),
     )
     return Call(SWAP_MODEL, inputs, _SWAP_OUTPUTS)
+
+
+def photo_swap_call(source: bytes, target: bytes, selector: tuple[str, str], *, search_tiles: bool) -> Call:
+    """Ask for a photo with the faces of another one."""
+    mode, order = (np.array([word.encode()], np.object_) for word in selector)
+    inputs = (
+        *_photo_inputs(target, search_tiles),
+        Tensor("SOURCE", "BYTES", np.array([source], np.object_)),
+        Tensor("FACE_SELECTOR_MODE", "BYTES", mode),
+        Tensor("FACE_SELECTOR_ORDER", "BYTES", order),
+    )
+    return Call(PHOTO_SWAP_MODEL, inputs, ("SWAPPED_IMAGE", "SOURCE_INDEX"))
+
+
+def parse_photo_swap(outputs: Mapping[str, NDArray[np.generic]]) -> SwappedPhoto:
+    """Return the encoded photo and how many faces were swapped.
+
+    Raises:
+        ServerError: the outputs are not the contract's.
+
+    """
+    try:
+        encoded, chosen = outputs["SWAPPED_IMAGE"], np.asarray(outputs["SOURCE_INDEX"], np.int32)
+        return SwappedPhoto(bytes(encoded[0]), len(chosen), int((chosen >= 0).sum()))
+    except (KeyError, IndexError, TypeError) as error:
+        raise _foreign_answer(outputs) from error
 
 
 def parse_swap(

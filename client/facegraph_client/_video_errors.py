@@ -1,14 +1,10 @@
-"""Errors of the video functions, and how those of FFmpeg are told."""
+"""How the video functions tell what went wrong, and where in the video."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from facegraph_client._errors import InputError, OutputError
-
-
-class VideoError(InputError):
-    """A video cannot be read, decoded or accepted, or its streams do not fit the container that was asked for."""
+from facegraph_client._errors import OutputError
 
 
 def output_error(path: Path, error: Exception) -> OutputError:

@@ -19,12 +19,12 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from facegraph_client._errors import InputError
+from facegraph_client._errors import InputError, VideoError
 from facegraph_client._files import _move, refuse_existing
 from facegraph_client._provenance import append_xmp_box, marked_tags
 from facegraph_client._pyav import pyav
 from facegraph_client._video_encoder import CODEC, EncoderSettings
-from facegraph_client._video_errors import VideoError, output_error
+from facegraph_client._video_errors import output_error
 from facegraph_client._video_muxer import container_format
 from facegraph_client._video_pipeline import FrameTransform
 from facegraph_client._video_pixels import PixelConverter

@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from facegraph_client._errors import VideoError
 from facegraph_client._pyav import pyav
 from facegraph_client._video_encoder import CODEC, EncoderSettings, Segment, decoding_times
-from facegraph_client._video_errors import VideoError, output_error
+from facegraph_client._video_errors import output_error
 from facegraph_client._video_reader import main_video_stream, open_input
 
 CONTAINERS = {".mp4": "mp4", ".m4v": "mp4", ".mov": "mov", ".mkv": "matroska"}

@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from facegraph_client._errors import VideoError
 from facegraph_client._pyav import pyav
-from facegraph_client._video_errors import VideoError, clock
+from facegraph_client._video_errors import clock
 from facegraph_client._video_pixels import (
     HDR_TRANSFERS,
     MATRIX_BT709,

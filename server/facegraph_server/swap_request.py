@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from facegraph_server.contract import VERTICES
 from facegraph_server.face_swap import swap_faces
+from facegraph_server.image_encode import encode_like
 from facegraph_server.swap_selection import KEPT, select_sources
 
 DEFAULT_SELECTOR_MODE = "one"
@@ -31,7 +32,8 @@ def answer_swap(
             ``FACE_SELECTOR_MODE`` and ``FACE_SELECTOR_ORDER`` BYTES [1].
 
     Returns:
-        ``SWAPPED`` UINT8 [H,W,3], and ``SOURCE_INDEX`` INT32 [F]: with the landmarks, the next frame's prior.
+        ``SWAPPED`` UINT8 [H,W,3]; ``SOURCE_INDEX`` INT32 [F]: with the landmarks, the next frame's prior; and
+        ``SWAP_COUNT`` INT32 [1], how many faces were swapped.
 
     Raises:
         InputError: an option makes no sense, or there is no source.
@@ -47,7 +49,13 @@ def answer_swap(
         _text(inputs, "FACE_SELECTOR_ORDER", DEFAULT_SELECTOR_ORDER),
     )
     swapped = swap_faces(frame_rgb, landmarks_px, chosen, inputs["TEXTURE"], inputs["COVERAGE"])
-    return {"SWAPPED": swapped, "SOURCE_INDEX": chosen}
+    count = np.array([(chosen != KEPT).sum()], np.int32)
+    return {"SWAPPED": swapped, "SOURCE_INDEX": chosen, "SWAP_COUNT": count}
+
+
+def answer_encoded(swapped_rgb: NDArray[np.uint8], swap_count: NDArray[np.int32], photo: bytes) -> bytes:
+    """Return the swapped photo in the format that it came in, or the very photo where no face was swapped."""
+    return encode_like(swapped_rgb, photo) if swap_count[0] else photo
 
 
 def _text(inputs: dict[str, NDArray[Any]], name: str, default: str) -> str:

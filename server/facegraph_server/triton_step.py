@@ -29,6 +29,24 @@ def respond(requests: list[Any], step: Callable[[Arrays], Arrays]) -> list[Any]:
     return [_respond_to_one(request, step) for request in requests]
 
 
+def ask(model: str, inputs: Arrays, outputs: list[str]) -> Arrays:
+    """Ask another model of this server.
+
+    Raises:
+        InputError: it refused the input.
+        RuntimeError: it failed.
+
+    """
+    tensors = [pb_utils.Tensor(name, array) for name, array in inputs.items()]
+    request = pb_utils.InferenceRequest(model_name=model, inputs=tensors, requested_output_names=outputs)
+    answer = request.exec()
+    if answer.has_error():
+        error = answer.error()
+        kind = InputError if error.code() == pb_utils.TritonError.INVALID_ARG else RuntimeError
+        raise kind(error.message())
+    return {tensor.name(): tensor.as_numpy() for tensor in answer.output_tensors()}
+
+
 def _respond_to_one(request: Any, step: Callable[[Arrays], Arrays]) -> Any:
     try:
         outputs = step({tensor.name(): tensor.as_numpy() for tensor in request.inputs()})

@@ -10,6 +10,7 @@ import av
 import numpy as np
 import pytest
 from facegraph_client import ImageError
+from facegraph_client._errors import VideoError
 from facegraph_client._provenance import (
     DIGITAL_SOURCE_TYPE,
     append_xmp_box,
@@ -18,7 +19,6 @@ from facegraph_client._provenance import (
     read_provenance,
     xmp_packet,
 )
-from facegraph_client._video_errors import VideoError
 from facegraph_client._video_pipeline import process_video
 from PIL import Image, ImageCms
 

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import pytest
 from facegraph_client import InputError, OutputError
+from facegraph_client._errors import VideoError
 from facegraph_client._provenance import DIGITAL_SOURCE_TYPE, read_provenance
-from facegraph_client._video_errors import VideoError
 from facegraph_client._video_live import LiveReader, LiveResult, is_live, process_live
 from numpy.typing import NDArray
 

@@ -17,10 +17,11 @@ import av
 import numpy as np
 import pytest
 from facegraph_client import FaceGraphError, InputError, OutputError
+from facegraph_client._errors import VideoError
 from facegraph_client._provenance import marked_picture
 from facegraph_client._pyav import pyav
 from facegraph_client._video_encoder import decoding_times
-from facegraph_client._video_errors import VideoError, clock
+from facegraph_client._video_errors import clock
 from facegraph_client._video_pipeline import VideoProgress, process_video
 from facegraph_client._video_pixels import PixelConverter
 from numpy.typing import NDArray

@@ -24,4 +24,9 @@ def _collect(inputs: Arrays) -> Arrays:
         int(inputs["FACE_COUNT"][0]),
         inputs.get("PRIOR"),
     )
-    return {"LANDMARKS": faces.landmarks_px, "BOX": faces.box_xyxy, "SCORE": faces.score}
+    return {
+        "LANDMARKS": faces.landmarks_px,
+        "FACES": faces.landmarks_px,
+        "BOX": faces.box_xyxy,
+        "SCORE": faces.score,
+    }
