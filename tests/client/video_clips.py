@@ -51,12 +51,14 @@ def make_clip(
     crf: int = 12,
     sound_start_s: float = 0.0,
     options: Mapping[str, str] | None = None,
+    pictures: Sequence[NDArray[np.uint8]] | None = None,
 ) -> list[int]:
     """Write a clip with a tone and return the times of its frames.
 
     Args:
         colours: of the codec context: ``color_range``, ``color_primaries``, ``color_trc``, ``colorspace``.
         rotation: degrees counter-clockwise, horizontal and vertical flip of the display matrix.
+        pictures: the frames; without them those of :func:`picture`.
     """
     step = round(1 / (RATE * time_base))
     pts = list(pts) if pts is not None else [i * step for i in range(frames)]
@@ -84,9 +86,8 @@ def make_clip(
         if sound is not None:
             _add_tone(container, sound, sound_start_s, float((pts[-1] + step) * time_base))
         for number, time in enumerate(pts):
-            container.mux(
-                video.encode(yuv_frame(picture(number, size_px), pixel_format, colours or {}, time, time_base))
-            )
+            image = pictures[number] if pictures else picture(number, size_px)
+            container.mux(video.encode(yuv_frame(image, pixel_format, colours or {}, time, time_base)))
         container.mux(video.encode(None))
     return pts
 

@@ -9,7 +9,7 @@ from urllib.request import urlopen
 
 import numpy as np
 import pytest
-from facegraph_client import FaceClient, ImageError, InputError
+from facegraph_client import FaceClient, FaceSwapSession, ImageError, InputError
 from facegraph_server.embedded import EmbeddedServer
 from facegraph_server.image_decode import decode_image
 from facegraph_server.image_metrics import psnr_db
@@ -110,3 +110,22 @@ def test_runs_are_counted_in_the_metrics(fused: EmbeddedServer, fused_client: Fa
     for _ in range(3):
         fused_client.landmarks(png(64, 64))
     assert runs() == before + 3
+
+
+def test_swaps_are_those_of_the_steps(
+    fused_client: FaceClient, server: EmbeddedServer, astronaut_rgb: NDArray[np.uint8], hopper_rgb: NDArray[np.uint8]
+) -> None:
+    source, target = (io.BytesIO() for _ in range(2))
+    Image.fromarray(hopper_rgb).save(source, "PNG")
+    Image.fromarray(astronaut_rgb).save(target, "PNG")
+    with FaceClient(server.grpc_address) as client:
+        face = client.reconstruct(hopper_rgb, texture_size_px=256)
+        photos = [asked.swap(source.getvalue(), target.getvalue()) for asked in (client, fused_client)]
+        frames = [FaceSwapSession(asked, face).swap(astronaut_rgb)[0] for asked in (client, fused_client)]
+    assert [photo.swapped for photo in photos] == [1, 1]
+    decoded = [decode_image(photo.encoded) for photo in photos]
+    assert psnr_db(*decoded) >= 40
+    assert psnr_db(*frames) >= 40
+    assert np.abs(frames[1].astype(int) - astronaut_rgb).max() > 50
+    with pytest.raises(ImageError, match="the source shows no face"):
+        fused_client.swap(np.full((64, 64, 3), 90, np.uint8), astronaut_rgb)

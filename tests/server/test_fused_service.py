@@ -24,7 +24,8 @@ from torch import Tensor
 
 from tests.server.pipeline import find_faces
 
-PUBLIC = ("face_landmarks", "face_reconstruction", "face_tracking")
+WITH_GRAPHS = ("face_landmarks", "face_reconstruction", "face_tracking")
+PUBLIC = ("face_landmarks", "face_reconstruction", "face_swap", "face_swap_image", "face_tracking")
 
 
 def settings(buckets: str, **parameters: str) -> FusedSettings:
@@ -156,6 +157,11 @@ def test_the_profiles_configuration_offers_the_same_tensors(name: str) -> None:
     assert (fused.name, fused.backend, fused.max_batch_size) == (name, "python", 0)
     assert list(fused.input) == list(default.input)
     assert list(fused.output) == list(default.output)
+
+
+@pytest.mark.parametrize("name", WITH_GRAPHS)
+def test_the_profiles_parameters_make_sense(name: str) -> None:
+    fused = read_config(MODEL_REPOSITORY / name / "configs" / "fused.pbtxt")
     parameters = {key: value.string_value for key, value in fused.parameters.items()}
     read = FusedSettings.from_parameters(parameters | {"DEVICE": "cpu"})
     assert read.face_counts[-1] == MAX_BATCH

@@ -490,7 +490,7 @@ def test_tensorrt_failures(trt: FakeTensorRt, shape: tuple[int, int], error: typ
 
 def test_graphs_are_switched_off_in_a_copy(tmp_path: Path) -> None:
     copy = without_graphs(tmp_path)
-    files = sorted(copy.glob("*/configs/fused.pbtxt"))
+    files = sorted(path for path in copy.glob("*/configs/fused.pbtxt") if "face_swap" not in str(path))
     assert [path.parent.parent.name for path in files] == ["face_landmarks", "face_reconstruction", "face_tracking"]
     for path in files:
         original = (REPOSITORY / "model_repository" / path.relative_to(copy)).read_text()

@@ -1,18 +1,21 @@
-"""Profile fused: video frame, prior and source texture in, swapped frame out; the faces from one CUDA graph."""
+"""Profile fused: video frame, prior and source texture in, swapped frame out. Its face_tracking finds the faces."""
 
-from facegraph_server.fused_model import FusedModel
+from typing import Any
+
 from facegraph_server.image_decode import check_frame
 from facegraph_server.swap_request import answer_swap
-from facegraph_server.triton_step import Arrays
+from facegraph_server.triton_step import Arrays, ask, respond
 
 
-class TritonPythonModel(FusedModel):
+class TritonPythonModel:
     """Triton's entry point."""
 
-    tracking = True
+    def execute(self, requests: list[Any]) -> list[Any]:
+        """Answer a list of requests."""
+        return respond(requests, _swap)
 
-    def answer(self, inputs: Arrays) -> Arrays:
-        """Swap the faces of a frame."""
-        frame = check_frame(inputs["FRAME"])
-        landmarks_px = self.frames.find(frame, prior_px=inputs["PRIOR"]).landmarks_px
-        return {"LANDMARKS": landmarks_px, **answer_swap(frame, landmarks_px, inputs)}
+
+def _swap(inputs: Arrays) -> Arrays:
+    frame = check_frame(inputs["FRAME"])
+    found = ask("face_tracking", {"FRAME": frame, "PRIOR": inputs["PRIOR"]}, ["LANDMARKS"])
+    return found | answer_swap(frame, found["LANDMARKS"], inputs)
