@@ -5,6 +5,7 @@ Outside the CUDA graph: the face's size in the frame, and so the work, are diffe
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import cv2
@@ -18,10 +19,11 @@ from facegraph_server.swap_selection import KEPT
 from facegraph_server.texel_map import texel_map
 from facegraph_server.texture_coverage import surface_cosine
 
-_RASTER_PX = 144  # longer side of the raster that tells which texel each pixel shows; between its points it is linear
+_RASTER_PX = 112  # longer side of the raster that tells which texel each pixel shows; between its points it is linear
 _FEATHER = 0.04  # of the face's longer side: inside its outline the swap fades in over this width
 _LIP_FEATHER = 0.006
-_FINEST_FOOTPRINT = 1.3  # texels a pixel; from there on the texture is averaged down first
+_FINEST_FOOTPRINT = 1.4  # texels a pixel; from there on the texture is averaged down first
+_LEAST_SIZE_PX = 16.0
 _LEAST_SHARE = 1 / 512  # a share that changes no pixel
 
 
@@ -181,10 +183,10 @@ def _unwrap(
 
 def _reduced(texture_rgb: NDArray[np.uint8], size_px: float) -> NDArray[np.uint8]:
     """Average the texture down to about the resolution at which the face is shown: bilinear sampling would flicker."""
-    texels = len(texture_rgb)
-    if texels <= _FINEST_FOOTPRINT * size_px:
+    reduction = math.ceil(len(texture_rgb) / max(size_px, _LEAST_SIZE_PX) / _FINEST_FOOTPRINT)
+    if reduction <= 1:
         return texture_rgb
-    side = max(round(size_px), 16)
+    side = len(texture_rgb) // reduction  # by a whole number, which is several times faster
     return np.asarray(cv2.resize(texture_rgb, (side, side), interpolation=cv2.INTER_AREA), np.uint8)
 
 

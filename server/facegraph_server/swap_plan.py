@@ -72,14 +72,16 @@ def hairless(colours: NDArray[np.float32]) -> NDArray[np.float32]:
         colours: FP32 [P,P,3] in the UV layout.
 
     """
-    smooth = cv2.blur(colours, (5, 5))
-    skin = smooth[skin_zone()]
-    deviation = np.maximum(skin.std(0), _LEAST_DEVIATION)
-    departure = np.abs((smooth - np.median(skin, axis=0)) / deviation).max(2)
-    hair = forehead_rows() * smoothstep((departure - _HAIR[0]) / (_HAIR[1] - _HAIR[0]))
+    half = (PLANE_PX // 2, PLANE_PX // 2)  # strands are coarser than that
+    smooth = cv2.blur(cv2.resize(colours, half, interpolation=cv2.INTER_AREA), (3, 3))
+    skin = smooth[skin_zone()[::2, ::2]]
+    deviation = np.maximum(skin.std(0), _LEAST_DEVIATION).astype(np.float32)
+    away = cv2.absdiff(smooth, np.broadcast_to(np.median(skin, axis=0), smooth.shape).astype(np.float32)) / deviation
+    departure = np.maximum(np.maximum(away[..., 0], away[..., 1]), away[..., 2])
+    hair = forehead_rows()[::2] * smoothstep((departure - _HAIR[0]) / (_HAIR[1] - _HAIR[0]))
     upwards = 1 - np.maximum.accumulate(hair[::-1], axis=0)[::-1]
-    soft: NDArray[np.float32] = cv2.blur(cv2.erode(upwards, np.ones((7, 7), np.uint8)), (9, 9))
-    return soft
+    soft = cv2.blur(cv2.erode(upwards, np.ones((3, 3), np.uint8)), (5, 5))
+    return np.asarray(cv2.resize(soft, (PLANE_PX, PLANE_PX), interpolation=cv2.INTER_LINEAR), np.float32)
 
 
 def _smooth(colours: NDArray[np.float32], weight: NDArray[np.float32]) -> NDArray[np.float32]:
